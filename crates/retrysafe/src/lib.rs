@@ -1,1 +1,22 @@
-//! x
+//! Makes HTTP APIs safe to retry.
+//!
+//! | feature | room | for |
+//! | --- | --- | --- |
+//! | `layer` | [`layer`], [`upkeep`] | any tower service |
+//! | `axum` | the same, and an extractor | axum handlers |
+//! | `disk` | `stores::disk` | a durable store on one machine |
+//! | `client` | `client` | callers of such APIs |
+//! | `reqwest` | `client::reqwest` | callers that use reqwest |
+//!
+//! The memory store needs no feature. The rules themselves are in the crate `retrysafe-core`, which
+//! is re-exported as [`core`].
+
+pub use retrysafe_core as core;
+
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "layer")]
+pub mod layer;
+pub mod stores;
+#[cfg(feature = "layer")]
+pub mod upkeep;

@@ -1,0 +1,548 @@
+//! How do machine and store move together?
+//!
+//! The verbs people think in (begin, renew, settle, resolve, expire, sweep, reap), written once over
+//! any [`Store`]. Each reads a record, asks [`machine::decide`], and writes under the version it
+//! read; whoever loses that race looks again. Three rules live here and nowhere else:
+//!
+//! * A begin whose write is ambiguous never executes. The caller says so with [`Engine::withdraw`].
+//! * A settle whose write is ambiguous is repeated with the same fence: the lease comes back with
+//!   the error.
+//! * A result that comes too late changes nothing and is kept on the timeline as evidence.
+
+use std::time::Duration;
+
+use crate::fingerprint::{Fingerprint, RulesId};
+use crate::key::KeyDigest;
+use crate::machine::{self, Decision, Event, Reply, Verdict};
+use crate::record::{
+    About, Answer, Becomes, Fence, First, Happened, Outcome, Record, Standing, State, Write,
+};
+use crate::scope::{Id, Scope};
+use crate::store::{
+    Filter, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+};
+use crate::time::Time;
+
+/// How often one verb looks again after losing a race. Each loss means that somebody else moved the
+/// record, and a record has few moves to make; more than this is a store that breaks its contract.
+const RACES_MAX: usize = 16;
+
+/// How many records one sweep reads per page.
+const SWEEP_PAGE: usize = 256;
+
+/// The verbs, over one store.
+#[derive(Clone, Debug)]
+pub struct Engine<S> {
+    store: S,
+}
+
+/// A request, as far as the rules need to know it.
+#[derive(Debug)]
+pub struct Ask<'a, P: ?Sized> {
+    /// Who is asking.
+    pub scope: &'a Scope,
+    /// What stands for the key.
+    pub key: KeyDigest,
+    /// What the request means.
+    pub prints: &'a P,
+    /// What an operator may see of it.
+    pub about: &'a About,
+    /// How long the record is kept once settled.
+    pub ttl: Duration,
+    /// How long the owner may be silent.
+    pub lease: Duration,
+    /// A random number of the caller's own, new for each attempt.
+    pub owner: u64,
+}
+
+/// What a request means, under the rules of today and of former days.
+pub trait Prints: Sync {
+    /// Its fingerprint under the present rules.
+    fn current(&self) -> Fingerprint;
+
+    /// Its fingerprint under the rules that an older record was made with, if they are still known.
+    fn under(&self, scheme: u8, rules: RulesId) -> Option<Fingerprint>;
+}
+
+/// A request of which only the present fingerprint is known.
+impl Prints for Fingerprint {
+    fn current(&self) -> Fingerprint {
+        *self
+    }
+
+    fn under(&self, scheme: u8, rules: RulesId) -> Option<Fingerprint> {
+        (self.scheme() == scheme && self.rules() == rules).then_some(*self)
+    }
+}
+
+/// The answer to a begin.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
+pub enum Begun {
+    /// The caller owns the record and executes.
+    Execute(Lease),
+    /// It was executed; this is the answer, and the record keeps it until then.
+    Replay(Answer, Time),
+    /// Somebody is executing it; the lease ends in this long.
+    InProgress(Duration),
+    /// The key belongs to another request.
+    Mismatch,
+    /// Nobody knows whether it was executed.
+    Unknown,
+}
+
+/// The right to execute, until a time. It is given back by [`Engine::settle`].
+#[must_use = "a lease that is not settled leaves its record to become unknown"]
+#[derive(Debug)]
+pub struct Lease {
+    record: Record,
+    granted_at: Time,
+    fence: Fence,
+    ttl: Option<Duration>,
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// The owner may be silent for this long, counted from the moment the renewal was asked for.
+    For(Duration),
+    /// The record is not the owner's any more, or its time is used up.
+    Lost,
+}
+
+/// The answer to a settle.
+#[derive(Debug)]
+pub enum Settled {
+    /// It holds, and is kept as this record.
+    Done(Record),
+    /// Somebody else has decided; nothing was changed. This is the current record, if there is one.
+    Lost {
+        /// What holds instead.
+        current: Option<Record>,
+        /// Whether the two say opposite things about what was executed.
+        contradiction: bool,
+    },
+}
+
+/// A settle that could not be written. It may be repeated with the lease.
+#[derive(Debug)]
+pub struct Unsettled {
+    /// The lease, to try again.
+    pub lease: Lease,
+    /// What went wrong.
+    pub error: StoreError,
+}
+
+/// The answer to a verb of an operator or a reconciler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ruled {
+    /// It holds, and is kept as this record.
+    Done(Record),
+    /// The record was decided before, or is in a state in which this verb is not allowed.
+    Refused(Record),
+    /// There is no such record.
+    Absent,
+}
+
+/// What one sweep did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Swept {
+    /// Ended leases that are unknown now.
+    pub doubted: usize,
+    /// Records that could not be read or written. The sweep went on without them.
+    pub failed: usize,
+}
+
+impl<S: Store> Engine<S> {
+    /// The verbs over this store.
+    pub fn new(store: S) -> Self {
+        Self { store }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Asks for the right to execute a request, or for its answer.
+    ///
+    /// # Errors
+    ///
+    /// The store's. The caller must not execute; if the error
+    /// [may have been applied](StoreError::may_have_applied), it should [withdraw](Self::withdraw).
+    pub async fn begin<P: Prints + ?Sized>(&self, ask: &Ask<'_, P>) -> Result<Begun, StoreError> {
+        let id = ask.id();
+        let mut known: Option<(Record, Time)> = None;
+        for _ in 0..RACES_MAX {
+            let (record, now) = match known.take() {
+                Some(seen) => seen,
+                None => {
+                    let Stamped { now, value } = self.store.insert(ask.first(id)).await?;
+                    match value {
+                        Inserted::New(record) => {
+                            return Ok(Begun::Execute(Lease::new(record, now)));
+                        }
+                        Inserted::Exists(record) => (record, now),
+                    }
+                }
+            };
+            let event = Event::Begin {
+                same_request: ask.is_same(&record),
+                owner: ask.owner,
+                lease: ask.lease,
+            };
+            match machine::decide(Some(&record), &event, now) {
+                Decision::Insert => {}
+                Decision::Stands(reply) => return begun(record, reply, now),
+                Decision::Write(write) => {
+                    let Stamped { now, value } = self.store.swap(record, write).await?;
+                    match value {
+                        Swapped::Done(record) => match record.state {
+                            State::InProgress { .. } => {
+                                return Ok(Begun::Execute(Lease::new(record, now)));
+                            }
+                            State::Unknown { .. }
+                            | State::Completed { .. }
+                            | State::FailedRetryable { .. } => return Ok(Begun::Unknown),
+                        },
+                        Swapped::Lost(current) => known = current.map(|record| (record, now)),
+                    }
+                }
+            }
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Broken))
+    }
+
+    /// Takes back a begin whose acknowledgement was lost: the caller has not executed and will not.
+    /// Says whether there was something to take back.
+    ///
+    /// # Errors
+    ///
+    /// The store's. It may be repeated; if it never succeeds, the record becomes unknown.
+    pub async fn withdraw(&self, id: Id, owner: u64) -> Result<bool, StoreError> {
+        let ruled = self.rule(id, &Event::Withdraw { owner }).await?;
+        Ok(matches!(ruled, Ruled::Done(_)))
+    }
+
+    /// Lengthens a lease while its owner executes.
+    ///
+    /// # Errors
+    ///
+    /// The store's. The lease stands as it was, or longer.
+    pub async fn renew(
+        &self,
+        held: &mut Lease,
+        lease: Duration,
+        lease_max: Duration,
+    ) -> Result<Renewed, StoreError> {
+        let event = Event::Renew { fence: held.fence, lease, lease_max };
+        let mut now = held.granted_at;
+        for _ in 0..RACES_MAX {
+            match machine::decide(Some(&held.record), &event, now) {
+                Decision::Insert | Decision::Stands(_) => return Ok(Renewed::Lost),
+                Decision::Write(write) => {
+                    let answer = self.store.swap(held.record.clone(), write).await?;
+                    now = answer.now;
+                    match answer.value {
+                        Swapped::Done(record) => {
+                            let length = record
+                                .lease_until()
+                                .map(|until| now.until(until))
+                                .unwrap_or_default();
+                            held.record = record;
+                            return Ok(match length.is_zero() {
+                                // `lease_max` is used up: the write could not reach past now.
+                                true => Renewed::Lost,
+                                false => Renewed::For(length),
+                            });
+                        }
+                        Swapped::Lost(Some(current)) => held.record = current,
+                        Swapped::Lost(None) => return Ok(Renewed::Lost),
+                    }
+                }
+            }
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Broken))
+    }
+
+    /// Gives a lease back with the outcome of its execution.
+    ///
+    /// # Errors
+    ///
+    /// The store's, together with the lease: the outcome may be settled again, with the same fence.
+    pub async fn settle(&self, lease: Lease, outcome: &Outcome) -> Result<Settled, Unsettled> {
+        let event = Event::Settle { fence: lease.fence, outcome, ttl: lease.ttl };
+        let (mut current, mut now) = (Some(lease.record.clone()), lease.granted_at);
+        for _ in 0..RACES_MAX {
+            let decision = machine::decide(current.as_ref(), &event, now);
+            let (record, write) = match (decision, current) {
+                (Decision::Write(write), Some(record)) => (record, write),
+                (Decision::Stands(Reply::Repeated), Some(record)) => {
+                    return Ok(Settled::Done(record));
+                }
+                (Decision::Insert | Decision::Stands(_) | Decision::Write(_), current) => {
+                    return Ok(self.too_late(&lease, current, outcome).await);
+                }
+            };
+            match self.store.swap(record, write).await {
+                Err(error) => return Err(Unsettled { lease, error }),
+                Ok(answer) => {
+                    now = answer.now;
+                    match answer.value {
+                        Swapped::Done(record) => return Ok(Settled::Done(record)),
+                        Swapped::Lost(record) => current = record,
+                    }
+                }
+            }
+        }
+        Err(Unsettled { lease, error: StoreError::maybe_applied(StoreErrorKind::Broken) })
+    }
+
+    /// Decides about an unknown record by evidence.
+    ///
+    /// # Errors
+    ///
+    /// The store's. It may be repeated: a verdict is decided once.
+    pub async fn resolve(&self, id: Id, verdict: &Verdict) -> Result<Ruled, StoreError> {
+        self.rule(id, &Event::Resolve(verdict)).await
+    }
+
+    /// Notes that a reconciler has asked about an unknown record and learned nothing final.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn looked_up(&self, id: Id) -> Result<Ruled, StoreError> {
+        self.rule(id, &Event::LookUp).await
+    }
+
+    /// Ends the retention of a settled record, for a reason.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn expire(&self, id: Id, reason: &str) -> Result<Ruled, StoreError> {
+        self.rule(id, &Event::Expire(reason)).await
+    }
+
+    /// Reads a record that is not expired.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn look(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
+        let found = self.store.load(id).await?;
+        let now = found.now;
+        Ok(found.map(|record| record.filter(|record| !record.is_expired(now))))
+    }
+
+    /// Makes ended leases unknown, at most `limit` of them. Safe to run in several processes at
+    /// once, and a record that cannot be read or written does not stop it.
+    ///
+    /// # Errors
+    ///
+    /// The store's, if it cannot even be read.
+    pub async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        let mut swept = Swept::default();
+        let mut query = Query {
+            filter: Filter { lease_over: true, ..Filter::default() },
+            after: None,
+            limit: SWEEP_PAGE.min(limit),
+        };
+        while swept.doubted < limit {
+            let Stamped { now, value: Page { records, damaged, next } } =
+                self.store.scan(query.clone()).await?;
+            swept.failed += damaged.len();
+            for record in records {
+                match self.expire_lease(record, now).await {
+                    Ok(doubted) => swept.doubted += usize::from(doubted),
+                    Err(_) => swept.failed += 1,
+                }
+            }
+            match next {
+                Some(cursor) => query.after = Some(cursor),
+                None => break,
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Deletes expired records, at most `limit` of them, and says how many.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn reap(&self, limit: usize) -> Result<usize, StoreError> {
+        self.store.reap(limit).await.map(|answer| answer.value)
+    }
+
+    async fn expire_lease(&self, record: Record, now: Time) -> Result<bool, StoreError> {
+        match machine::decide(Some(&record), &Event::LeaseCheck, now) {
+            Decision::Insert | Decision::Stands(_) => Ok(false),
+            // A losing swap means that the owner has settled or renewed meanwhile: all the better.
+            Decision::Write(write) => {
+                let answer = self.store.swap(record, write).await?;
+                Ok(matches!(answer.value, Swapped::Done(_)))
+            }
+        }
+    }
+
+    /// Loads a record and applies one event to it, looking again while others win.
+    async fn rule(&self, id: Id, event: &Event<'_>) -> Result<Ruled, StoreError> {
+        let loaded = self.store.load(id).await?;
+        let (mut current, mut now) = (loaded.value, loaded.now);
+        for _ in 0..RACES_MAX {
+            let Some(record) = current else { return Ok(Ruled::Absent) };
+            let write = match machine::decide(Some(&record), event, now) {
+                Decision::Write(write) => write,
+                Decision::Insert | Decision::Stands(Reply::Absent) => return Ok(Ruled::Absent),
+                Decision::Stands(_) => return Ok(Ruled::Refused(record)),
+            };
+            let answer = self.store.swap(record, write).await?;
+            now = answer.now;
+            match answer.value {
+                Swapped::Done(record) => return Ok(Ruled::Done(record)),
+                Swapped::Lost(record) => current = record,
+            }
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Broken))
+    }
+
+    /// Keeps a result that came too late on the timeline, as evidence. One try: if it fails, the
+    /// caller's own event still counts the contradiction.
+    async fn too_late(&self, lease: &Lease, current: Option<Record>, outcome: &Outcome) -> Settled {
+        let contradiction = current.as_ref().is_some_and(|record| contradicts(record, outcome));
+        let told = |record: &Record| {
+            record.timeline.iter().any(
+                |moment| matches!(moment.what, Happened::LateResult(fence, ..) if fence == lease.fence),
+            )
+        };
+        match current {
+            Some(record) if outcome.standing() != Standing::Unknown && !told(&record) => {
+                let write = Write {
+                    becomes: Becomes::Same,
+                    new_fence: false,
+                    what: Some(Happened::LateResult(
+                        lease.fence,
+                        outcome.standing(),
+                        outcome.status().map(|status| status.as_u16()),
+                    )),
+                    ttl: None,
+                };
+                let current = match self.store.swap(record.clone(), write).await {
+                    Ok(Stamped { value: Swapped::Done(record), .. }) => Some(record),
+                    Ok(Stamped { value: Swapped::Lost(current), .. }) => current,
+                    Err(_) => Some(record),
+                };
+                Settled::Lost { current, contradiction }
+            }
+            current => Settled::Lost { current, contradiction },
+        }
+    }
+}
+
+/// Whether what holds and what a late owner reports cannot both be true.
+fn contradicts(record: &Record, outcome: &Outcome) -> bool {
+    match (record.standing(), outcome) {
+        (Standing::FailedRetryable | Standing::InProgress, Outcome::Completed(_)) => true,
+        (Standing::Completed, Outcome::Retryable(_)) => true,
+        (Standing::Completed, Outcome::Completed(late)) => match &record.state {
+            State::Completed { answer, .. } => answer != late,
+            State::InProgress { .. } | State::FailedRetryable { .. } | State::Unknown { .. } => {
+                false
+            }
+        },
+        (
+            Standing::InProgress
+            | Standing::Completed
+            | Standing::FailedRetryable
+            | Standing::Unknown,
+            Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_),
+        ) => false,
+    }
+}
+
+fn begun(record: Record, reply: Reply, now: Time) -> Result<Begun, StoreError> {
+    let left = record.lease_until().map(|until| now.until(until)).unwrap_or_default();
+    match (reply, record.state) {
+        (Reply::Replay, State::Completed { answer, expires_at, .. }) => {
+            Ok(Begun::Replay(answer, expires_at))
+        }
+        (Reply::InProgress, _) => Ok(Begun::InProgress(left)),
+        (Reply::Mismatch, _) => Ok(Begun::Mismatch),
+        (Reply::Unknown, _) => Ok(Begun::Unknown),
+        (
+            Reply::Replay
+            | Reply::Repeated
+            | Reply::Lost
+            | Reply::Contradicts
+            | Reply::Decided
+            | Reply::Refused
+            | Reply::NotDue
+            | Reply::Absent,
+            _,
+        ) => Err(StoreError::not_applied(StoreErrorKind::Broken)),
+    }
+}
+
+impl<P: Prints + ?Sized> Ask<'_, P> {
+    /// The name of the record that this is about.
+    pub fn id(&self) -> Id {
+        Id::of(self.scope, &self.key)
+    }
+
+    fn first(&self, id: Id) -> First {
+        First {
+            id,
+            scope: self.scope.clone(),
+            key: self.key,
+            fingerprint: self.prints.current(),
+            about: self.about.clone(),
+            ttl: self.ttl,
+            lease: self.lease,
+            owner: self.owner,
+        }
+    }
+
+    fn is_same(&self, record: &Record) -> bool {
+        let (scheme, rules) = (record.fingerprint.scheme(), record.fingerprint.rules());
+        self.prints.under(scheme, rules) == Some(record.fingerprint)
+    }
+}
+
+impl Lease {
+    fn new(record: Record, granted_at: Time) -> Self {
+        let fence = record.fence;
+        Self { record, granted_at, fence, ttl: None }
+    }
+
+    /// The record's name.
+    pub fn id(&self) -> Id {
+        self.record.id
+    }
+
+    /// The fence to show to whatever is behind us, so that it too can refuse a late owner.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The how-manieth attempt this is, from one.
+    pub fn attempt(&self) -> u32 {
+        self.record.attempts
+    }
+
+    /// How long the owner may be silent, counted from the moment the begin was asked for.
+    pub fn length(&self) -> Duration {
+        self.record.lease_until().map(|until| self.granted_at.until(until)).unwrap_or_default()
+    }
+
+    /// When the record would expire if it were settled at the moment the lease was granted.
+    pub fn expires_at(&self) -> Time {
+        self.granted_at.plus(self.ttl.unwrap_or(self.record.ttl))
+    }
+
+    /// Keeps the record for another time once it is settled.
+    pub fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl = Some(ttl);
+    }
+}

@@ -1,0 +1,174 @@
+//! What do we report? Every metric and log event name stands here.
+//!
+//! Names are an interface: dashboards and alerts are built on them. No label ever holds a key, a
+//! body or a credential; `route` is a label of the configuration, not the request's path.
+
+/// How a metric behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only rises.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+    /// It is a distribution.
+    Histogram,
+}
+
+/// A metric: its name, its behaviour, its labels and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// The name, in Prometheus' manner.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it says.
+    pub help: &'static str,
+}
+
+/// What a keyed request met, as the label `answer` of [`BEGIN`] and as the name of a log event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Met {
+    /// A new record: it executes.
+    Created,
+    /// An answer from the record.
+    Replay,
+    /// Executed before, and the answer was not kept.
+    NotReplayable,
+    /// Somebody is executing it.
+    InProgress,
+    /// The key belongs to another request.
+    KeyMisuse,
+    /// A former attempt was released: it executes again.
+    FailedRetry,
+    /// Nobody knows whether it was executed.
+    Unknown,
+    /// The store failed: it does not execute.
+    StoreError,
+    /// The store failed, and the route lets it execute unprotected.
+    Unprotected,
+    /// Refused before the store was asked.
+    Refused,
+}
+
+impl Met {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Created,
+        Self::Replay,
+        Self::NotReplayable,
+        Self::InProgress,
+        Self::KeyMisuse,
+        Self::FailedRetry,
+        Self::Unknown,
+        Self::StoreError,
+        Self::Unprotected,
+        Self::Refused,
+    ];
+
+    /// Its name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Replay => "replay",
+            Self::NotReplayable => "not_replayable",
+            Self::InProgress => "in_progress",
+            Self::KeyMisuse => "key_misuse",
+            Self::FailedRetry => "failed_retry",
+            Self::Unknown => "unknown",
+            Self::StoreError => "store_error",
+            Self::Unprotected => "unprotected",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($($(#[doc = $help:literal])+ $constant:ident = $kind:ident $name:literal [$($label:literal),*];)*) => {
+        $($(#[doc = $help])+ pub const $constant: Metric = Metric {
+            name: $name,
+            kind: Kind::$kind,
+            labels: &[$($label),*],
+            help: concat!($($help),+),
+        };)*
+
+        /// Every metric there is.
+        pub const METRICS: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    /// Keyed requests, by route and by what they met.
+    BEGIN = Counter "retrysafe_begin_total" ["route", "answer"];
+    /// Refusals sent, by route and code.
+    REFUSALS = Counter "retrysafe_refusals_total" ["route", "code"];
+    /// Executions settled, by route and standing.
+    SETTLED = Counter "retrysafe_settled_total" ["route", "standing"];
+    /// Settles that came after somebody else had decided.
+    LATE = Counter "retrysafe_late_settles_total" ["route"];
+    /// Late settles that say the opposite of what was decided. Look into each of them.
+    CONTRADICTIONS = Counter "retrysafe_contradictions_total" ["route"];
+    /// Failures of the store, by operation and kind.
+    STORE_ERRORS = Counter "retrysafe_store_errors_total" ["operation", "kind"];
+    /// Seconds the store took, by operation.
+    STORE_SECONDS = Histogram "retrysafe_store_seconds" ["operation"];
+    /// Seconds the handler or the upstream took, by route.
+    EXECUTE_SECONDS = Histogram "retrysafe_execute_seconds" ["route"];
+    /// Duplicates that are waiting for a running request.
+    WAITING = Gauge "retrysafe_waiting" [];
+    /// Executions under way.
+    EXECUTING = Gauge "retrysafe_executing" [];
+    /// Whether the store's breaker is open.
+    BREAKER_OPEN = Gauge "retrysafe_breaker_open" [];
+    /// Leases that ended without a word from their owner (zombies), now unknown.
+    SWEPT = Counter "retrysafe_swept_total" [];
+    /// Expired records deleted.
+    REAPED = Counter "retrysafe_reaped_total" [];
+    /// Records a sweep could not read or write.
+    SWEEP_FAILURES = Counter "retrysafe_sweep_failures_total" [];
+    /// Unknown records handed to the reconciler.
+    RECONCILE_SCHEDULED = Counter "retrysafe_reconcile_scheduled_total" [];
+    /// Unknown records decided, by standing and judge.
+    RECONCILE_RESOLVED = Counter "retrysafe_reconcile_resolved_total" ["standing", "judge"];
+    /// Lookups that failed or learned nothing final.
+    RECONCILE_FAILED = Counter "retrysafe_reconcile_failed_total" [];
+    /// Unknown records whose schedule of lookups is used up: a person must decide.
+    DEAD_LETTERED = Gauge "retrysafe_dead_lettered" [];
+    /// Observed requests that would have been treated otherwise, by route and finding.
+    OBSERVED = Counter "retrysafe_observed_total" ["route", "finding"];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_follow_the_conventions() {
+        let mut names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), METRICS.len());
+        for metric in METRICS {
+            assert!(metric.name.starts_with("retrysafe_"), "{}", metric.name);
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter);
+            assert_eq!(metric.name.ends_with("_seconds"), metric.kind == Kind::Histogram);
+            assert!(!metric.help.is_empty());
+        }
+    }
+
+    #[test]
+    fn everything_an_operator_asked_for_is_reported() {
+        // Reserve created, replay, in progress, misuse, failed retry, unknown; store errors;
+        // zombies; pruned; reconcile scheduled, resolved, failed.
+        for answer in ["created", "replay", "in_progress", "key_misuse", "failed_retry", "unknown"]
+        {
+            assert!(Met::ALL.iter().any(|met| met.name() == answer), "{answer}");
+        }
+        for metric in
+            [STORE_ERRORS, SWEPT, REAPED, RECONCILE_SCHEDULED, RECONCILE_RESOLVED, RECONCILE_FAILED]
+        {
+            assert!(METRICS.contains(&metric));
+        }
+    }
+}

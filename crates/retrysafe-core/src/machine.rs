@@ -1,0 +1,342 @@
+//! What may happen next? **Start here.**
+//!
+//! This file is the whole promise as one pure function. [`decide`] looks at a record, at what is
+//! asked of it and at the store's clock, and says what to write or what to answer. Everything else
+//! in this project carries records to this function and carries its decisions out.
+//!
+//! | record | event | decision |
+//! | --- | --- | --- |
+//! | none, or expired | begin | insert `in_progress` with a new fence: execute |
+//! | any live record | begin, other request | mismatch, checked before the state |
+//! | `in_progress`, lease live | begin | in progress |
+//! | `in_progress`, lease over | begin, lease check | `unknown` |
+//! | `in_progress` | its store was opened by another process | `unknown` |
+//! | `completed` | begin | replay |
+//! | `failed_retryable` | begin | `in_progress` with a new fence: execute |
+//! | `unknown` | begin | unknown: no caller ever gets from here to execution |
+//! | `in_progress`, same owner | withdraw | `failed_retryable`: the owner never sent anything |
+//! | `in_progress` or `unknown`, same fence | settle | as settled |
+//! | `completed`, `failed_retryable`, same fence | settle | the same again is fine, anything else contradicts |
+//! | `in_progress`, same fence | renew | a longer lease, up to `lease_max` after it began |
+//! | any other, or another fence | settle, renew | lost |
+//! | `unknown` | resolve, with evidence | `completed` or `failed_retryable` with a new fence |
+//! | `completed`, `failed_retryable` | resolve | decided once, never flipped |
+//! | `completed`, `failed_retryable` | expire | retention ends now |
+//! | `in_progress`, `unknown` | expire | refused, at any age |
+//!
+//! What is deliberately absent: no event leads from an ended lease to execution. The owner may be
+//! slow, not dead, and a fence guards our record, not the world behind the handler.
+
+use std::time::Duration;
+
+use crate::policy::Absence;
+use crate::record::{
+    Answer, Becomes, Doubt, Fence, Happened, Judge, Outcome, Record, State, Write, reason,
+};
+use crate::time::Time;
+
+/// What is asked of a record.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// A caller wants the request executed or answered.
+    Begin {
+        /// Whether the request's fingerprint is the record's.
+        same_request: bool,
+        /// The caller's own random number.
+        owner: u64,
+        /// How long the caller may be silent once it owns the record.
+        lease: Duration,
+    },
+    /// A caller whose begin was ambiguous says that it did not execute, whatever became of it.
+    Withdraw {
+        /// The random number it began with.
+        owner: u64,
+    },
+    /// The owner is still executing.
+    Renew {
+        /// The fence it began with.
+        fence: Fence,
+        /// How long it may be silent from now on.
+        lease: Duration,
+        /// How long one attempt may be renewed in all.
+        lease_max: Duration,
+    },
+    /// The owner says how the execution ended.
+    Settle {
+        /// The fence it began with.
+        fence: Fence,
+        /// How it ended.
+        outcome: &'a Outcome,
+        /// Another time to live, where the handler asked for one.
+        ttl: Option<Duration>,
+    },
+    /// Somebody has evidence about an unknown record.
+    Resolve(&'a Verdict),
+    /// A reconciler asked about an unknown record and learned nothing final.
+    LookUp,
+    /// An operator ends the retention of a settled record, for this reason.
+    Expire(&'a str),
+    /// The sweeper looks for ended leases.
+    LeaseCheck,
+    /// A store with one owner process was opened: nobody can still be executing.
+    OwnerGone,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// There is no live record: insert one, and whoever succeeds executes.
+    Insert,
+    /// Write this. If the write wins, the event has happened.
+    Write(Write),
+    /// The record stands as it is; this is the answer.
+    Stands(Reply),
+}
+
+/// What is answered when nothing is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The key belongs to another request.
+    Mismatch,
+    /// Somebody is executing it.
+    InProgress,
+    /// It was executed: its answer is the record's.
+    Replay,
+    /// Nobody knows whether it was executed.
+    Unknown,
+    /// The same was said before; it holds.
+    Repeated,
+    /// The asker does not own the record any more.
+    Lost,
+    /// The asker says the opposite of what it settled before.
+    Contradicts,
+    /// It was decided before.
+    Decided,
+    /// Not in this state.
+    Refused,
+    /// There is nothing to do yet.
+    NotDue,
+    /// There is no such record.
+    Absent,
+}
+
+/// A decision about an unknown record, and what it rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What the evidence shows.
+    pub evidence: Evidence,
+    /// Who found it.
+    pub judge: Judge,
+    /// In words, for the timeline.
+    pub reason: Box<str>,
+}
+
+/// What shows how an unknown execution ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// It was executed. The answer itself where it is known, else the mere fact.
+    Executed(Answer),
+    /// It was not executed and cannot be any more.
+    NotExecuted(Proof),
+}
+
+/// Proof that a request was not executed and cannot be any more.
+///
+/// "The provider does not know it" is no proof: the request may still be on its way, or its sender
+/// may have been paused before it sent. So this type has no constructor from a mere absence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof(());
+
+impl Proof {
+    /// The transaction in which it would have happened was rolled back.
+    pub const fn rolled_back() -> Self {
+        Self(())
+    }
+
+    /// The downstream has refused this key or fence for good: a late request would bounce.
+    pub const fn burnt() -> Self {
+        Self(())
+    }
+
+    /// A person has looked, and answers for it with a reason.
+    pub const fn operator() -> Self {
+        Self(())
+    }
+
+    /// The downstream does not know it. That counts only where the route says so, and only when
+    /// `waited` is at least the settle time that the route's downstream needs.
+    pub fn absence(rule: Absence, waited: Duration, settle_time: Duration) -> Option<Self> {
+        match rule {
+            Absence::Proof if waited >= settle_time => Some(Self(())),
+            Absence::Proof | Absence::Inconclusive => None,
+        }
+    }
+}
+
+/// Decides what an event makes of a record, by the store's clock.
+pub fn decide(record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision {
+    let live = record.filter(|record| !record.is_expired(now));
+    match event {
+        Event::Begin { same_request, owner, lease } => match live {
+            None => Decision::Insert,
+            Some(_) if !same_request => Decision::Stands(Reply::Mismatch),
+            Some(record) => begin(&record.state, *owner, *lease, now),
+        },
+        Event::Withdraw { owner } => withdraw(live, *owner),
+        Event::Renew { fence, lease, lease_max } => renew(live, *fence, *lease, *lease_max, now),
+        Event::Settle { fence, outcome, ttl } => settle(live, *fence, outcome, *ttl),
+        Event::Resolve(verdict) => match live {
+            None => Decision::Stands(Reply::Absent),
+            Some(record) => resolve(&record.state, verdict),
+        },
+        Event::LookUp => match live.map(|record| &record.state) {
+            None => Decision::Stands(Reply::Absent),
+            Some(State::Unknown { .. }) => write(Becomes::LookedUp, Some(Happened::LookedUp)),
+            Some(State::Completed { .. } | State::FailedRetryable { .. }) => {
+                Decision::Stands(Reply::Decided)
+            }
+            Some(State::InProgress { .. }) => Decision::Stands(Reply::Refused),
+        },
+        Event::Expire(why) => match live.map(|record| &record.state) {
+            None => Decision::Stands(Reply::Absent),
+            Some(State::Completed { .. } | State::FailedRetryable { .. }) => {
+                write(Becomes::Expired, Some(Happened::Expired(reason(why))))
+            }
+            Some(State::InProgress { .. } | State::Unknown { .. }) => {
+                Decision::Stands(Reply::Refused)
+            }
+        },
+        Event::LeaseCheck => match live.and_then(Record::lease_until) {
+            Some(lease_until) if lease_until <= now => doubt(Doubt::LeaseEnded),
+            Some(_) | None => Decision::Stands(Reply::NotDue),
+        },
+        Event::OwnerGone => match live.and_then(Record::lease_until) {
+            Some(_) => doubt(Doubt::OwnerGone),
+            None => Decision::Stands(Reply::NotDue),
+        },
+    }
+}
+
+fn begin(state: &State, owner: u64, lease: Duration, now: Time) -> Decision {
+    match state {
+        State::InProgress { lease_until, .. } if *lease_until <= now => doubt(Doubt::LeaseEnded),
+        State::InProgress { .. } => Decision::Stands(Reply::InProgress),
+        State::Completed { .. } => Decision::Stands(Reply::Replay),
+        State::FailedRetryable { .. } => Decision::Write(Write {
+            becomes: Becomes::Begun { owner, lease },
+            new_fence: true,
+            what: Some(Happened::Began),
+            ttl: None,
+        }),
+        State::Unknown { .. } => Decision::Stands(Reply::Unknown),
+    }
+}
+
+fn withdraw(live: Option<&Record>, mine: u64) -> Decision {
+    match live.map(|record| &record.state) {
+        Some(State::InProgress { owner, .. }) if *owner == mine => write(
+            Becomes::FailedRetryable,
+            Some(Happened::Settled(crate::record::Standing::FailedRetryable, None)),
+        ),
+        Some(State::InProgress { .. }) => Decision::Stands(Reply::Lost),
+        Some(State::Completed { .. } | State::FailedRetryable { .. } | State::Unknown { .. }) => {
+            Decision::Stands(Reply::Lost)
+        }
+        None => Decision::Stands(Reply::Absent),
+    }
+}
+
+fn renew(
+    live: Option<&Record>,
+    fence: Fence,
+    lease: Duration,
+    lease_max: Duration,
+    now: Time,
+) -> Decision {
+    match live.map(|record| (&record.state, record.fence == fence)) {
+        // Past `lease_max` a renewal could not extend anything: the owner is not believed any
+        // more, though its late settle still counts.
+        Some((State::InProgress { begun_at, .. }, true)) if begun_at.plus(lease_max) > now => {
+            write(Becomes::Renewed { lease, lease_max }, None)
+        }
+        Some((State::InProgress { .. }, _))
+        | Some((State::Completed { .. }, _))
+        | Some((State::FailedRetryable { .. }, _))
+        | Some((State::Unknown { .. }, _))
+        | None => Decision::Stands(Reply::Lost),
+    }
+}
+
+fn settle(
+    live: Option<&Record>,
+    fence: Fence,
+    outcome: &Outcome,
+    ttl: Option<Duration>,
+) -> Decision {
+    let Some(record) = live.filter(|record| record.fence == fence) else {
+        return Decision::Stands(Reply::Lost);
+    };
+    match (&record.state, outcome) {
+        (State::Unknown { .. }, Outcome::Unknown(_)) => Decision::Stands(Reply::Repeated),
+        (State::InProgress { .. } | State::Unknown { .. }, outcome) => Decision::Write(Write {
+            becomes: match outcome {
+                Outcome::Completed(answer) => Becomes::Completed(answer.clone()),
+                Outcome::Retryable(_) => Becomes::FailedRetryable,
+                Outcome::Unknown(doubt) => Becomes::Unknown(*doubt),
+            },
+            new_fence: false,
+            what: Some(Happened::Settled(
+                outcome.standing(),
+                outcome.status().map(|status| status.as_u16()),
+            )),
+            ttl,
+        }),
+        (State::Completed { answer, .. }, Outcome::Completed(again)) if answer == again => {
+            Decision::Stands(Reply::Repeated)
+        }
+        (State::FailedRetryable { .. }, Outcome::Retryable(_)) => Decision::Stands(Reply::Repeated),
+        (
+            State::Completed { .. } | State::FailedRetryable { .. },
+            Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_),
+        ) => Decision::Stands(Reply::Contradicts),
+    }
+}
+
+fn resolve(state: &State, verdict: &Verdict) -> Decision {
+    match state {
+        State::InProgress { .. } => Decision::Stands(Reply::Refused),
+        State::Completed { .. } | State::FailedRetryable { .. } => Decision::Stands(Reply::Decided),
+        State::Unknown { .. } => {
+            let becomes = match &verdict.evidence {
+                Evidence::Executed(answer) => Becomes::Completed(answer.clone()),
+                Evidence::NotExecuted(Proof(())) => Becomes::FailedRetryable,
+            };
+            let standing = verdict.evidence.standing();
+            Decision::Write(Write {
+                becomes,
+                // The former owner may still wake up; from now on it loses.
+                new_fence: true,
+                what: Some(Happened::Resolved(standing, verdict.judge, reason(&verdict.reason))),
+                ttl: None,
+            })
+        }
+    }
+}
+
+impl Evidence {
+    /// The standing a record has after this.
+    pub fn standing(&self) -> crate::record::Standing {
+        match self {
+            Self::Executed(_) => crate::record::Standing::Completed,
+            Self::NotExecuted(_) => crate::record::Standing::FailedRetryable,
+        }
+    }
+}
+
+fn doubt(why: Doubt) -> Decision {
+    write(Becomes::Unknown(why), Some(Happened::Doubted(why)))
+}
+
+fn write(becomes: Becomes, what: Option<Happened>) -> Decision {
+    Decision::Write(Write { becomes, new_fence: false, what, ttl: None })
+}

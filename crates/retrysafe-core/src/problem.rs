@@ -1,0 +1,499 @@
+//! What do we tell the caller? Every status code we mint stands here.
+//!
+//! A refusal is an `application/problem+json` document (RFC 9457) with a stable `type`, a `code` to
+//! switch on, and a page under `docs/problems/`. The `stripe` dialect answers in Stripe's shape, so
+//! that its official clients raise their own error classes.
+
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+
+use crate::key::KeyError;
+use crate::policy::{Dialect, InFlight};
+
+/// Where the pages live that explain the codes.
+const PAGES: &str = "https://github.com/retrysafe/retrysafe/blob/main/docs/problems/";
+
+/// Why a request is not answered by the handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A key is required here.
+    KeyMissing,
+    /// The key cannot be used.
+    KeyInvalid(KeyError),
+    /// The key belongs to another request.
+    KeyReused,
+    /// The first request with this key is still running.
+    InProgress {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// The request may have been executed, and nobody knows.
+    OutcomeUnknown {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// This very request was sent on, and no whole answer came back.
+    AnswerLost {
+        /// Whether time ran out, or the connection broke.
+        timed_out: bool,
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// This very request's handler panicked.
+    Panicked {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// This very request was executed, but its answer could not be made durable.
+    NotDurable {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// Executed before, but the answer was not kept.
+    ResponseNotStored {
+        /// The status of the first answer.
+        original_status: Option<StatusCode>,
+        /// The `Location` of the first answer.
+        original_location: Option<HeaderValue>,
+    },
+    /// The store is out of reach, so nothing was executed.
+    StoreUnavailable {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// The upstream is out of reach, and nothing was sent.
+    UpstreamUnreachable {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// Too many new keys from this caller.
+    KeyRateExceeded {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// Retrying, or guessing keys, too fast.
+    RetryTooFast {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// The caller's credential cannot say who is asking.
+    ScopeUnsafe,
+    /// The request says that it was first sent too long ago, or does not say it.
+    RequestTooOld,
+    /// The request body is larger than the route takes.
+    BodyTooLarge,
+    /// The request body did not arrive in time.
+    BodyTimeout,
+    /// The request body broke off or was malformed.
+    BodyBroken,
+}
+
+/// A refusal as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The status.
+    pub status: StatusCode,
+    /// The code to switch on.
+    pub code: &'static str,
+    /// `application/problem+json`, or `application/json` in Stripe's dialect.
+    pub content_type: &'static str,
+    /// For `Retry-After`, in whole seconds.
+    pub retry_after: Option<u64>,
+    /// The document.
+    pub body: Vec<u8>,
+}
+
+/// The constant part of a refusal: status, code, title, detail.
+struct Row(StatusCode, &'static str, &'static str, &'static str);
+
+impl Refusal {
+    /// The refusal in a dialect.
+    pub fn problem(&self, dialect: Dialect, in_flight: InFlight) -> Problem {
+        let Row(status, code, title, detail) = self.row();
+        let status = self.status_in(status, dialect, in_flight);
+        let detail = match self {
+            Self::KeyInvalid(error) => error.to_string(),
+            Self::KeyMissing
+            | Self::KeyReused
+            | Self::InProgress { .. }
+            | Self::OutcomeUnknown { .. }
+            | Self::AnswerLost { .. }
+            | Self::Panicked { .. }
+            | Self::NotDurable { .. }
+            | Self::ResponseNotStored { .. }
+            | Self::StoreUnavailable { .. }
+            | Self::UpstreamUnreachable { .. }
+            | Self::KeyRateExceeded { .. }
+            | Self::RetryTooFast { .. }
+            | Self::ScopeUnsafe
+            | Self::RequestTooOld
+            | Self::BodyTooLarge
+            | Self::BodyTimeout
+            | Self::BodyBroken => detail.to_owned(),
+        };
+        let retry_after = self.retry_after();
+        let (content_type, body) = match dialect {
+            Dialect::Ietf | Dialect::Conflict => (
+                "application/problem+json",
+                self.document(status, code, title, &detail, retry_after),
+            ),
+            Dialect::Stripe => ("application/json", self.stripe(code, &detail)),
+        };
+        Problem { status, code, content_type, retry_after, body: body.into_bytes() }
+    }
+
+    /// The code to switch on, the same in every dialect but Stripe's body.
+    pub fn code(&self) -> &'static str {
+        self.row().1
+    }
+
+    fn row(&self) -> Row {
+        use StatusCode as S;
+        match self {
+            Self::KeyMissing => Row(
+                S::BAD_REQUEST,
+                "idempotency_key_missing",
+                "Idempotency-Key is missing",
+                "This operation requires an Idempotency-Key header, so that it can be retried safely.",
+            ),
+            Self::KeyInvalid(_) => {
+                Row(S::BAD_REQUEST, "idempotency_key_invalid", "Idempotency-Key is not valid", "")
+            }
+            Self::KeyReused => Row(
+                S::UNPROCESSABLE_ENTITY,
+                "idempotency_key_reused",
+                "Idempotency-Key was used for another request",
+                "This key was first used with other parameters. Use a new key for a new request.",
+            ),
+            Self::InProgress { .. } => Row(
+                S::CONFLICT,
+                "request_in_progress",
+                "The request is still running",
+                "A request with this Idempotency-Key is still running. Retry later with the same key.",
+            ),
+            Self::OutcomeUnknown { .. } => Row(
+                S::CONFLICT,
+                "outcome_unknown",
+                "The outcome is unknown",
+                "This request may have taken effect, and it is not known yet. It will not run again until that is decided. Retry later with the same key.",
+            ),
+            Self::AnswerLost { timed_out: false, .. } => Row(
+                S::BAD_GATEWAY,
+                "outcome_unknown",
+                "The answer was lost",
+                "The request was sent on, and no whole answer came back. It may have taken effect. Retry later with the same key.",
+            ),
+            Self::AnswerLost { timed_out: true, .. } => Row(
+                S::GATEWAY_TIMEOUT,
+                "outcome_unknown",
+                "The answer did not come in time",
+                "The request was sent on, and no answer came in time. It may have taken effect. Retry later with the same key.",
+            ),
+            Self::Panicked { .. } => Row(
+                S::INTERNAL_SERVER_ERROR,
+                "outcome_unknown",
+                "The handler failed",
+                "The request was begun and its handler failed without an answer. It may have taken effect. Retry later with the same key.",
+            ),
+            Self::NotDurable { .. } => Row(
+                S::SERVICE_UNAVAILABLE,
+                "outcome_unknown",
+                "The answer could not be kept",
+                "The request was executed, but its answer could not be stored. Retry later with the same key.",
+            ),
+            Self::ResponseNotStored { .. } => Row(
+                S::GONE,
+                "response_not_stored",
+                "The answer was not kept",
+                "This request was executed before. Its answer was not kept, and it will not run again.",
+            ),
+            Self::StoreUnavailable { .. } => Row(
+                S::SERVICE_UNAVAILABLE,
+                "store_unavailable",
+                "The idempotency store is out of reach",
+                "Nothing was executed. Retry later with the same key.",
+            ),
+            Self::UpstreamUnreachable { .. } => Row(
+                S::BAD_GATEWAY,
+                "upstream_unreachable",
+                "The upstream is out of reach",
+                "Nothing was sent. Retry later with the same key.",
+            ),
+            Self::KeyRateExceeded { .. } => Row(
+                S::TOO_MANY_REQUESTS,
+                "key_rate_exceeded",
+                "Too many new keys",
+                "This caller creates keys faster than the route allows.",
+            ),
+            Self::RetryTooFast { .. } => Row(
+                S::TOO_MANY_REQUESTS,
+                "retry_too_fast",
+                "Retrying too fast",
+                "Wait for the time given in Retry-After.",
+            ),
+            Self::ScopeUnsafe => Row(
+                S::BAD_REQUEST,
+                "scope_unsafe",
+                "The caller cannot be told apart",
+                "A cookie alone does not say who is asking. Send an Authorization header, or set `scope` for this route.",
+            ),
+            Self::RequestTooOld => Row(
+                S::PRECONDITION_FAILED,
+                "request_too_old",
+                "The request was first sent too long ago",
+                "Repeatability-First-Sent is missing, malformed or older than this route accepts. Make a new request if it is still wanted.",
+            ),
+            Self::BodyTooLarge => Row(
+                S::PAYLOAD_TOO_LARGE,
+                "request_too_large",
+                "The request body is too large",
+                "Nothing was executed, and the key is still free.",
+            ),
+            Self::BodyTimeout => Row(
+                S::REQUEST_TIMEOUT,
+                "request_timeout",
+                "The request body did not arrive in time",
+                "Nothing was executed, and the key is still free.",
+            ),
+            Self::BodyBroken => Row(
+                S::BAD_REQUEST,
+                "request_broken",
+                "The request body is not whole",
+                "Nothing was executed, and the key is still free.",
+            ),
+        }
+    }
+
+    fn status_in(&self, status: StatusCode, dialect: Dialect, in_flight: InFlight) -> StatusCode {
+        match (self, dialect, in_flight) {
+            (Self::KeyReused, Dialect::Stripe, _) => StatusCode::BAD_REQUEST,
+            (Self::KeyReused, Dialect::Conflict, _) => StatusCode::CONFLICT,
+            (Self::InProgress { .. }, _, InFlight::Accepted) => StatusCode::ACCEPTED,
+            (_, Dialect::Ietf | Dialect::Stripe | Dialect::Conflict, _) => status,
+        }
+    }
+
+    /// Whole seconds, at least one: `Retry-After: 0` would invite a tight loop.
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::InProgress { retry_after }
+            | Self::OutcomeUnknown { retry_after }
+            | Self::AnswerLost { retry_after, .. }
+            | Self::Panicked { retry_after }
+            | Self::NotDurable { retry_after }
+            | Self::StoreUnavailable { retry_after }
+            | Self::UpstreamUnreachable { retry_after }
+            | Self::KeyRateExceeded { retry_after }
+            | Self::RetryTooFast { retry_after } => Some(
+                retry_after
+                    .as_secs()
+                    .saturating_add(u64::from(retry_after.subsec_nanos() > 0))
+                    .max(1),
+            ),
+            Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::KeyReused
+            | Self::ResponseNotStored { .. }
+            | Self::ScopeUnsafe
+            | Self::RequestTooOld
+            | Self::BodyTooLarge
+            | Self::BodyTimeout
+            | Self::BodyBroken => None,
+        }
+    }
+
+    fn document(
+        &self,
+        status: StatusCode,
+        code: &str,
+        title: &str,
+        detail: &str,
+        retry_after: Option<u64>,
+    ) -> String {
+        let mut json = format!("{{\"type\":\"{PAGES}{code}.md\",\"title\":");
+        put_json(&mut json, title);
+        json.push_str(&format!(",\"status\":{},\"code\":\"{code}\",\"detail\":", status.as_u16()));
+        put_json(&mut json, detail);
+        if let Some(seconds) = retry_after {
+            json.push_str(&format!(",\"retry_after\":{seconds}"));
+        }
+        if let Self::ResponseNotStored { original_status, original_location } = self {
+            json.push_str(",\"original_status\":");
+            match original_status {
+                Some(status) => json.push_str(status.as_str()),
+                None => json.push_str("null"),
+            }
+            json.push_str(",\"original_location\":");
+            match original_location {
+                Some(location) => {
+                    put_json(&mut json, &String::from_utf8_lossy(location.as_bytes()))
+                }
+                None => json.push_str("null"),
+            }
+        }
+        json.push('}');
+        json
+    }
+
+    fn stripe(&self, code: &str, detail: &str) -> String {
+        let (kind, code) = match self {
+            Self::KeyReused => ("idempotency_error", "idempotency_error"),
+            Self::InProgress { .. } => ("idempotency_error", "idempotency_key_in_use"),
+            Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::ScopeUnsafe
+            | Self::RequestTooOld
+            | Self::BodyTooLarge
+            | Self::BodyTimeout
+            | Self::BodyBroken => ("invalid_request_error", code),
+            Self::OutcomeUnknown { .. }
+            | Self::AnswerLost { .. }
+            | Self::Panicked { .. }
+            | Self::NotDurable { .. }
+            | Self::ResponseNotStored { .. }
+            | Self::StoreUnavailable { .. }
+            | Self::UpstreamUnreachable { .. } => ("api_error", code),
+            Self::KeyRateExceeded { .. } | Self::RetryTooFast { .. } => ("rate_limit_error", code),
+        };
+        let mut json =
+            format!("{{\"error\":{{\"type\":\"{kind}\",\"code\":\"{code}\",\"message\":");
+        put_json(&mut json, detail);
+        json.push_str("}}");
+        json
+    }
+}
+
+/// Writes a JSON string.
+pub fn put_json(json: &mut String, text: &str) {
+    json.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            '\n' => json.push_str("\\n"),
+            control if control < ' ' => json.push_str(&format!("\\u{:04x}", control as u32)),
+            other => json.push(other),
+        }
+    }
+    json.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(1_500);
+
+    fn every_refusal() -> Vec<(Refusal, u16, &'static str)> {
+        let after = SOON;
+        vec![
+            (Refusal::KeyMissing, 400, "idempotency_key_missing"),
+            (Refusal::KeyInvalid(KeyError::TooLong), 400, "idempotency_key_invalid"),
+            (Refusal::KeyReused, 422, "idempotency_key_reused"),
+            (Refusal::InProgress { retry_after: after }, 409, "request_in_progress"),
+            (Refusal::OutcomeUnknown { retry_after: after }, 409, "outcome_unknown"),
+            (Refusal::AnswerLost { timed_out: false, retry_after: after }, 502, "outcome_unknown"),
+            (Refusal::AnswerLost { timed_out: true, retry_after: after }, 504, "outcome_unknown"),
+            (Refusal::Panicked { retry_after: after }, 500, "outcome_unknown"),
+            (Refusal::NotDurable { retry_after: after }, 503, "outcome_unknown"),
+            (
+                Refusal::ResponseNotStored {
+                    original_status: Some(StatusCode::CREATED),
+                    original_location: Some(HeaderValue::from_static("/p/\"1\"")),
+                },
+                410,
+                "response_not_stored",
+            ),
+            (Refusal::StoreUnavailable { retry_after: after }, 503, "store_unavailable"),
+            (Refusal::UpstreamUnreachable { retry_after: after }, 502, "upstream_unreachable"),
+            (Refusal::KeyRateExceeded { retry_after: after }, 429, "key_rate_exceeded"),
+            (Refusal::RetryTooFast { retry_after: after }, 429, "retry_too_fast"),
+            (Refusal::ScopeUnsafe, 400, "scope_unsafe"),
+            (Refusal::RequestTooOld, 412, "request_too_old"),
+            (Refusal::BodyTooLarge, 413, "request_too_large"),
+            (Refusal::BodyTimeout, 408, "request_timeout"),
+            (Refusal::BodyBroken, 400, "request_broken"),
+        ]
+    }
+
+    fn json(problem: &Problem) -> serde_json::Value {
+        serde_json::from_slice(&problem.body).unwrap()
+    }
+
+    #[test]
+    fn every_row_in_the_drafts_dialect() {
+        for (refusal, status, code) in every_refusal() {
+            let problem = refusal.problem(Dialect::Ietf, InFlight::Conflict);
+            let doc = json(&problem);
+            assert_eq!((problem.status.as_u16(), problem.code), (status, code));
+            assert_eq!(doc["status"], status);
+            assert_eq!(doc["code"], code);
+            assert!(doc["type"].as_str().unwrap().ends_with(&format!("/{code}.md")));
+            assert!(!doc["title"].as_str().unwrap().is_empty());
+            assert!(!doc["detail"].as_str().unwrap().is_empty(), "{code}");
+        }
+    }
+
+    #[test]
+    fn every_code_has_a_page_and_every_page_a_code() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/problems");
+        let mut pages: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "README.md")
+            .collect();
+        let mut codes: Vec<String> =
+            every_refusal().iter().map(|(refusal, ..)| format!("{}.md", refusal.code())).collect();
+        codes.sort();
+        codes.dedup();
+        pages.sort();
+        assert_eq!(pages, codes);
+    }
+
+    #[test]
+    fn dialects_change_the_reused_key() {
+        let statuses = [Dialect::Ietf, Dialect::Stripe, Dialect::Conflict]
+            .map(|dialect| Refusal::KeyReused.problem(dialect, InFlight::Conflict).status.as_u16());
+        assert_eq!(statuses, [422, 400, 409]);
+    }
+
+    #[test]
+    fn stripe_answers_in_its_own_shape() {
+        for (refusal, ..) in every_refusal() {
+            let problem = refusal.problem(Dialect::Stripe, InFlight::Conflict);
+            assert_eq!(problem.content_type, "application/json");
+            assert!(json(&problem)["error"]["type"].is_string());
+        }
+        let reused = json(&Refusal::KeyReused.problem(Dialect::Stripe, InFlight::Conflict));
+        assert_eq!(reused["error"]["type"], "idempotency_error");
+        let running = Refusal::InProgress { retry_after: SOON };
+        let running = running.problem(Dialect::Stripe, InFlight::Conflict);
+        assert_eq!(json(&running)["error"]["code"], "idempotency_key_in_use");
+        assert_eq!(running.status.as_u16(), 409);
+    }
+
+    #[test]
+    fn in_flight_may_be_accepted() {
+        let running = Refusal::InProgress { retry_after: SOON };
+        assert_eq!(running.problem(Dialect::Ietf, InFlight::Accepted).status.as_u16(), 202);
+    }
+
+    #[test]
+    fn retry_after_rounds_up_and_is_never_zero() {
+        let seconds = |ms| {
+            Refusal::StoreUnavailable { retry_after: Duration::from_millis(ms) }
+                .problem(Dialect::Ietf, InFlight::Conflict)
+                .retry_after
+        };
+        assert_eq!((seconds(0), seconds(1_000), seconds(1_001)), (Some(1), Some(1), Some(2)));
+    }
+
+    #[test]
+    fn what_is_left_of_an_answer_is_told() {
+        let (refusal, ..) = every_refusal().into_iter().find(|row| row.1 == 410).unwrap();
+        let doc = json(&refusal.problem(Dialect::Ietf, InFlight::Conflict));
+        assert_eq!(doc["original_status"], 201);
+        assert_eq!(doc["original_location"], "/p/\"1\"");
+    }
+}

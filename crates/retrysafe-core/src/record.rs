@@ -1,0 +1,495 @@
+//! What do we remember?
+//!
+//! A [`Record`] is what is kept for one scope and key. A store carries records and never judges
+//! them: it is told what to write as a [`Write`], in which times are lengths ("a lease of 60 s")
+//! and numbers are requests ("a new fence"). The store fills in its own clock and its own sequence
+//! through [`First::record`] and [`Write::onto`], inside whatever makes its writes atomic.
+//!
+//! Two numbers guard a record, both drawn from one sequence of the store that never repeats. The
+//! *version* changes with every write, so that a writer who read an older version loses. The
+//! *fence* is the version at which the present owner took over, so that a late owner loses.
+
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+
+use crate::fingerprint::Fingerprint;
+use crate::key::KeyDigest;
+use crate::response::StoredResponse;
+use crate::scope::{Id, Scope};
+use crate::time::Time;
+
+/// How many moments a record remembers. Enough for every retry a caller would make in good faith;
+/// past it the oldest but the first is forgotten, so a record stays small.
+pub const MOMENTS_MAX: usize = 16;
+
+/// The longest reason an operator may give, in bytes. Longer ones are cut.
+pub const REASON_BYTES_MAX: usize = 500;
+
+/// The number that rises with ownership, so that a late owner loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(pub u64);
+
+/// What is remembered for one scope and key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its name: the digest of scope and key.
+    pub id: Id,
+    /// Whose key it is.
+    pub scope: Scope,
+    /// What stands for the key.
+    pub key: KeyDigest,
+    /// What the request meant, and by which rules that was taken.
+    pub fingerprint: Fingerprint,
+    /// What an operator sees of the request.
+    pub about: About,
+    /// When this record began, by the store's clock.
+    pub created_at: Time,
+    /// How long it is kept after it is settled.
+    pub ttl: Duration,
+    /// Rises with every write; never used twice, not even after the record was reaped.
+    pub version: u64,
+    /// The version at which the present owner took over.
+    pub fence: Fence,
+    /// How often somebody began to execute.
+    pub attempts: u32,
+    /// Where it stands.
+    pub state: State,
+    /// What happened to it, oldest first, at most [`MOMENTS_MAX`].
+    pub timeline: Vec<Moment>,
+}
+
+/// What an operator sees of a request. Never its body, key or credential.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct About {
+    /// The request's method.
+    pub method: Box<str>,
+    /// The route's label, such as `/payments/{*rest}`.
+    pub route: Box<str>,
+    /// The request's path, without its query.
+    pub path: Box<str>,
+}
+
+/// Where a record stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Somebody is executing it, or was.
+    InProgress {
+        /// A random number of the owner's own, by which it recognises a begin whose
+        /// acknowledgement was lost.
+        owner: u64,
+        /// When this attempt began.
+        begun_at: Time,
+        /// Until when the owner is believed to be alive.
+        lease_until: Time,
+    },
+    /// It was executed.
+    Completed {
+        /// What callers are told from now on.
+        answer: Answer,
+        /// When that became known.
+        settled_at: Time,
+        /// When the record may be reaped.
+        expires_at: Time,
+    },
+    /// It surely was not executed, or the route's policy permits another run.
+    FailedRetryable {
+        /// When that became known.
+        settled_at: Time,
+        /// When the record may be reaped.
+        expires_at: Time,
+    },
+    /// It may have been executed, and nobody knows.
+    Unknown {
+        /// Since when.
+        since: Time,
+        /// Why nobody knows.
+        doubt: Doubt,
+        /// How often a reconciler has asked.
+        lookups: u32,
+    },
+}
+
+/// The states without what they hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Standing {
+    /// See [`State::InProgress`].
+    InProgress,
+    /// See [`State::Completed`].
+    Completed,
+    /// See [`State::FailedRetryable`].
+    FailedRetryable,
+    /// See [`State::Unknown`].
+    Unknown,
+}
+
+/// What is left of an executed request's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// All that a replay needs.
+    Kept(StoredResponse),
+    /// Executed, but the answer was too large, endless, or only the fact is known.
+    NotKept {
+        /// The status of the first answer, if it is known.
+        status: Option<StatusCode>,
+        /// Its `Location`, if it had one.
+        location: Option<HeaderValue>,
+    },
+}
+
+/// Why nobody knows whether a request was executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Doubt {
+    /// The owner's lease ended without a word from it.
+    LeaseEnded,
+    /// The store was opened by a new owner process; whoever was executing is gone.
+    OwnerGone,
+    /// The request was sent and no whole answer came back.
+    AnswerLost,
+    /// The handler panicked, or its task was lost.
+    Panicked,
+    /// An answer that says itself that it does not know (502, 504), or a 5xx under `unknown`.
+    ServerError,
+    /// The handler or the upstream said so.
+    Said,
+}
+
+/// One thing that happened to a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// When, by the store's clock.
+    pub at: Time,
+    /// The fence that held when it had happened.
+    pub fence: Fence,
+    /// What.
+    pub what: Happened,
+}
+
+/// What can happen to a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// An owner took over and may execute.
+    Began,
+    /// The owner settled it, with this status if it had an answer.
+    Settled(Standing, Option<u16>),
+    /// It came to be unknown without a word from its owner.
+    Doubted(Doubt),
+    /// An owner that had lost its fence still reported this standing and status. Nothing changed.
+    LateResult(Fence, Standing, Option<u16>),
+    /// A reconciler asked and learned nothing final.
+    LookedUp,
+    /// Somebody decided by evidence.
+    Resolved(Standing, Judge, Box<str>),
+    /// An operator ended its retention early.
+    Expired(Box<str>),
+}
+
+/// Who decided about an unknown record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// The reconciler's lookup.
+    Reconciler,
+    /// A message from the downstream.
+    Webhook,
+    /// A person, with a reason.
+    Operator,
+}
+
+/// How an execution ended, as its owner settles it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Executed; this is its answer for good.
+    Completed(Answer),
+    /// Not executed, or the policy lets it run again. The status is the one the caller saw.
+    Retryable(Option<StatusCode>),
+    /// It may have been executed.
+    Unknown(Doubt),
+}
+
+/// A record that does not exist yet. The store names its clock and its sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct First {
+    /// Its name.
+    pub id: Id,
+    /// Whose key it is.
+    pub scope: Scope,
+    /// What stands for the key.
+    pub key: KeyDigest,
+    /// What the request means.
+    pub fingerprint: Fingerprint,
+    /// What an operator sees of it.
+    pub about: About,
+    /// How long it is kept once settled.
+    pub ttl: Duration,
+    /// How long its owner may be silent.
+    pub lease: Duration,
+    /// The owner's own random number.
+    pub owner: u64,
+}
+
+/// A change to a record that was read. The store names its clock and its sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// What the state becomes.
+    pub becomes: Becomes,
+    /// Whether ownership changes, which raises the fence.
+    pub new_fence: bool,
+    /// What the timeline says about it; renewals leave no trace.
+    pub what: Option<Happened>,
+    /// Another time to live, where the handler asked for one.
+    pub ttl: Option<Duration>,
+}
+
+/// What a [`Write`] makes of a record's state. Lengths count from the moment of the write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Becomes {
+    /// As it is; only the timeline or a counter grows.
+    Same,
+    /// A new owner executes.
+    Begun {
+        /// The owner's own random number.
+        owner: u64,
+        /// How long it may be silent.
+        lease: Duration,
+    },
+    /// The same owner goes on, until the lease ends or, at the latest, `lease_max` after it began.
+    Renewed {
+        /// How long it may be silent from now on.
+        lease: Duration,
+        /// How long one attempt may be renewed in all.
+        lease_max: Duration,
+    },
+    /// Executed, with this answer.
+    Completed(Answer),
+    /// Free to be tried again.
+    FailedRetryable,
+    /// In doubt.
+    Unknown(Doubt),
+    /// Still in doubt, and asked about once more.
+    LookedUp,
+    /// Its retention ends now.
+    Expired,
+}
+
+impl First {
+    /// The record that a store keeps for this, at its clock's `now`, with its next `version`.
+    pub fn record(&self, now: Time, version: u64) -> Record {
+        Record {
+            id: self.id,
+            scope: self.scope.clone(),
+            key: self.key,
+            fingerprint: self.fingerprint,
+            about: self.about.clone(),
+            created_at: now,
+            ttl: self.ttl,
+            version,
+            fence: Fence(version),
+            attempts: 1,
+            state: State::InProgress {
+                owner: self.owner,
+                begun_at: now,
+                lease_until: now.plus(self.lease),
+            },
+            timeline: vec![Moment { at: now, fence: Fence(version), what: Happened::Began }],
+        }
+    }
+}
+
+impl Write {
+    /// The record that a store keeps after this write to `record`, at its clock's `now`, with its
+    /// next `version`.
+    pub fn onto(&self, record: &Record, now: Time, version: u64) -> Record {
+        let mut next = record.clone();
+        next.version = version;
+        if self.new_fence {
+            next.fence = Fence(version);
+        }
+        if let Some(ttl) = self.ttl {
+            next.ttl = ttl;
+        }
+        if matches!(self.becomes, Becomes::Begun { .. }) {
+            next.attempts = next.attempts.saturating_add(1);
+        }
+        next.state = self.becomes.state(&record.state, now, next.ttl);
+        if let Some(what) = &self.what {
+            next.remember(Moment { at: now, fence: next.fence, what: what.clone() });
+        }
+        next
+    }
+}
+
+impl Becomes {
+    fn state(&self, from: &State, now: Time, ttl: Duration) -> State {
+        match (self, from) {
+            (Self::Begun { owner, lease }, _) => {
+                State::InProgress { owner: *owner, begun_at: now, lease_until: now.plus(*lease) }
+            }
+            (Self::Renewed { lease, lease_max }, State::InProgress { owner, begun_at, .. }) => {
+                State::InProgress {
+                    owner: *owner,
+                    begun_at: *begun_at,
+                    lease_until: now.plus(*lease).min(begun_at.plus(*lease_max)),
+                }
+            }
+            (Self::Completed(answer), _) => State::Completed {
+                answer: answer.clone(),
+                settled_at: now,
+                expires_at: now.plus(ttl),
+            },
+            (Self::FailedRetryable, _) => {
+                State::FailedRetryable { settled_at: now, expires_at: now.plus(ttl) }
+            }
+            (Self::Unknown(doubt), _) => State::Unknown { since: now, doubt: *doubt, lookups: 0 },
+            (Self::LookedUp, State::Unknown { since, doubt, lookups }) => {
+                State::Unknown { since: *since, doubt: *doubt, lookups: lookups.saturating_add(1) }
+            }
+            (Self::Expired, State::Completed { answer, settled_at, .. }) => State::Completed {
+                answer: answer.clone(),
+                settled_at: *settled_at,
+                expires_at: now,
+            },
+            (Self::Expired, State::FailedRetryable { settled_at, .. }) => {
+                State::FailedRetryable { settled_at: *settled_at, expires_at: now }
+            }
+            // The machine never asks for these; a record that is not what it was taken for stays.
+            (Self::Same | Self::Renewed { .. } | Self::LookedUp | Self::Expired, state) => {
+                state.clone()
+            }
+        }
+    }
+}
+
+impl Record {
+    /// Whether its retention is over. Never true while it is in progress or unknown: a forgotten
+    /// unknown that came to be executed anew would be a double charge.
+    pub fn is_expired(&self, now: Time) -> bool {
+        self.expires_at().is_some_and(|at| at <= now)
+    }
+
+    /// When it may be reaped, if it is settled.
+    pub fn expires_at(&self) -> Option<Time> {
+        match self.state {
+            State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+                Some(expires_at)
+            }
+            State::InProgress { .. } | State::Unknown { .. } => None,
+        }
+    }
+
+    /// Until when its owner is believed to be alive, if it is in progress.
+    pub fn lease_until(&self) -> Option<Time> {
+        match self.state {
+            State::InProgress { lease_until, .. } => Some(lease_until),
+            State::Completed { .. } | State::FailedRetryable { .. } | State::Unknown { .. } => None,
+        }
+    }
+
+    /// Its state without what it holds.
+    pub fn standing(&self) -> Standing {
+        self.state.standing()
+    }
+
+    fn remember(&mut self, moment: Moment) {
+        while self.timeline.len() >= MOMENTS_MAX {
+            self.timeline.remove(1);
+        }
+        self.timeline.push(moment);
+    }
+}
+
+impl State {
+    /// The state without what it holds.
+    pub fn standing(&self) -> Standing {
+        match self {
+            Self::InProgress { .. } => Standing::InProgress,
+            Self::Completed { .. } => Standing::Completed,
+            Self::FailedRetryable { .. } => Standing::FailedRetryable,
+            Self::Unknown { .. } => Standing::Unknown,
+        }
+    }
+}
+
+impl Standing {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::InProgress, Self::Completed, Self::FailedRetryable, Self::Unknown];
+
+    /// Its name in stores, logs and the admin interface.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::FailedRetryable => "failed_retryable",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The standing of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|standing| standing.name() == name)
+    }
+}
+
+impl Doubt {
+    /// Its name in logs and the admin interface.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LeaseEnded => "lease_ended",
+            Self::OwnerGone => "owner_gone",
+            Self::AnswerLost => "answer_lost",
+            Self::Panicked => "panicked",
+            Self::ServerError => "server_error",
+            Self::Said => "said",
+        }
+    }
+}
+
+impl Judge {
+    /// Its name in logs and the admin interface.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reconciler => "reconciler",
+            Self::Webhook => "webhook",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+impl Outcome {
+    /// The standing a record has after this.
+    pub fn standing(&self) -> Standing {
+        match self {
+            Self::Completed(_) => Standing::Completed,
+            Self::Retryable(_) => Standing::FailedRetryable,
+            Self::Unknown(_) => Standing::Unknown,
+        }
+    }
+
+    /// The status that the caller saw, if there was one.
+    pub fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Completed(answer) => answer.status(),
+            Self::Retryable(status) => *status,
+            Self::Unknown(_) => None,
+        }
+    }
+}
+
+impl Answer {
+    /// The status of the first answer, if it is known.
+    pub fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Kept(response) => Some(response.status),
+            Self::NotKept { status, .. } => *status,
+        }
+    }
+}
+
+/// A reason as it is kept: at most [`REASON_BYTES_MAX`] bytes, cut between characters.
+pub fn reason(text: &str) -> Box<str> {
+    let mut end = text.len().min(REASON_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().into()
+}

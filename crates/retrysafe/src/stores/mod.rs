@@ -1,0 +1,10 @@
+//! Where are records kept?
+//!
+//! | store | for | durable | shared |
+//! | --- | --- | --- | --- |
+//! | [`memory`] | tests and trials | no | no |
+//! | `disk` (feature `disk`) | one machine; the default of the gateway | yes | no |
+
+#[cfg(feature = "disk")]
+pub mod disk;
+pub mod memory;

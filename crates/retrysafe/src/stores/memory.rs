@@ -1,1 +1,374 @@
-//! stub
+//! How are records kept in the memory of one process?
+//!
+//! For tests and trials: a restart forgets everything, so a request that was executed before it may
+//! be executed again after it. Everything else that a store promises holds here too.
+//!
+//! ```
+//! use retrysafe::core::Engine;
+//! use retrysafe::stores::memory::MemoryStore;
+//!
+//! let engine = Engine::new(MemoryStore::new().records_max(10_000));
+//! # let _ = engine;
+//! ```
+//!
+//! Records lie in shards, each behind a mutex of its own. A shard has three orders beside its map:
+//! by birth, in which scans go, since a record keeps its place in it for life; by the end of its
+//! lease, for sweeps; by the end of its retention, for reaping. Neither sweep nor reap ever looks at
+//! a record that is not due. The number of records is bounded, and nothing is evicted: a record that
+//! was dropped to make room would let its request run again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use retrysafe_core::record::{First, Record, Write};
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::{
+    Cursor, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+};
+use retrysafe_core::time::Time;
+
+use super::clock::Clock;
+
+/// How many records a store holds unless told otherwise: about half a gigabyte of small answers.
+pub const RECORDS_MAX: usize = 1_000_000;
+
+/// How many shards. More than cores, so that two requests rarely meet; few enough that a walk
+/// through all of them is nothing.
+const SHARDS: usize = 64;
+
+/// How many records are looked at, or deleted, while a shard is locked: well below a millisecond,
+/// so that no request waits long for a scan or for the reaper.
+const STEP: usize = 256;
+
+/// Keeps records in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    shards: Box<[Mutex<Shard>]>,
+    clock: Clock,
+    /// The last version given out, of any record.
+    sequence: AtomicU64,
+    /// How many records there are, in all shards.
+    records: AtomicUsize,
+    records_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    records: HashMap<Id, Kept>,
+    /// The records by birth: the version with which each was inserted.
+    births: BTreeMap<u64, Id>,
+    /// Births by the end of the lease, of records in progress.
+    leases: BTreeSet<(Time, u64)>,
+    /// Births by the end of retention, of settled records.
+    expiries: BTreeSet<(Time, u64)>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    record: Record,
+    birth: u64,
+}
+
+/// When something is due for a record, as the orders of its shard know it.
+#[derive(Clone, Copy)]
+struct Due {
+    lease_until: Option<Time>,
+    expires_at: Option<Time>,
+}
+
+/// Where a scan stands: in this shard, past this birth.
+#[derive(Clone, Copy)]
+struct Place {
+    shard: usize,
+    birth: u64,
+}
+
+impl MemoryStore {
+    /// An empty store for [`RECORDS_MAX`] records, by the system's clock.
+    pub fn new() -> Self {
+        Self::with_clock(Clock::system())
+    }
+
+    /// An empty store for [`RECORDS_MAX`] records, by this clock.
+    pub fn with_clock(clock: Clock) -> Self {
+        // Versions begin at the time in microseconds, so that a fence that was shown to a downstream
+        // is, as a rule, lower than those of the next process.
+        let sequence = AtomicU64::new(clock.now().as_ms().saturating_mul(1_000));
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            clock,
+            sequence,
+            records: AtomicUsize::new(0),
+            records_max: RECORDS_MAX,
+        }
+    }
+
+    /// The same store for at most `count` records. At that number, inserts fail with
+    /// [`StoreErrorKind::Full`] until records expire and are reaped.
+    #[must_use]
+    pub fn records_max(mut self, count: usize) -> Self {
+        self.records_max = count;
+        self
+    }
+
+    /// How many records there are, expired ones that were not reaped yet included.
+    pub fn len(&self) -> usize {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is no record at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Locks the shard of a record. An id is a digest, so any byte of it spreads evenly.
+    fn shard(&self, id: &Id) -> MutexGuard<'_, Shard> {
+        let [first, ..] = id.as_bytes();
+        self.shard_at(usize::from(*first) % SHARDS)
+    }
+
+    fn shard_at(&self, at: usize) -> MutexGuard<'_, Shard> {
+        // A panic elsewhere must not take the store down: nothing between two changes of a shard
+        // can panic, so a poisoned shard is whole.
+        #[expect(clippy::indexing_slicing, reason = "callers stay below SHARDS")]
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next version. Drawn while the record's shard is locked, so it rises along a record's
+    /// history.
+    fn next_version(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Takes the room for one more record, if there is any.
+    fn take_room(&self) -> Result<(), StoreError> {
+        let more = |count| (count < self.records_max).then_some(count + 1);
+        match self.records.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(StoreError::not_applied(StoreErrorKind::Full)),
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemoryStore {
+    async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
+        let mut shard = self.shard(&first.id);
+        let now = self.clock.now();
+        match shard.records.get(&first.id) {
+            Some(kept) if !kept.record.is_expired(now) => {
+                return Ok(Stamped { now, value: Inserted::Exists(kept.record.clone()) });
+            }
+            // The new record takes the room of the expired one.
+            Some(_) => shard.remove(&first.id),
+            None => self.take_room()?,
+        }
+        let record = first.record(now, self.next_version());
+        shard.add(record.clone());
+        Ok(Stamped { now, value: Inserted::New(record) })
+    }
+
+    async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
+        let shard = self.shard(&id);
+        let now = self.clock.now();
+        Ok(Stamped { now, value: shard.records.get(&id).map(|kept| kept.record.clone()) })
+    }
+
+    async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
+        let mut shard = self.shard(&from.id);
+        let now = self.clock.now();
+        let value = match shard.records.get(&from.id) {
+            Some(kept) if kept.record.version == from.version => {
+                let record = write.onto(&kept.record, now, self.next_version());
+                shard.replace(record.clone());
+                Swapped::Done(record)
+            }
+            current => Swapped::Lost(current.map(|kept| kept.record.clone())),
+        };
+        Ok(Stamped { now, value })
+    }
+
+    async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        let mut place = match &query.after {
+            None => Place { shard: 0, birth: 0 },
+            Some(cursor) => Place::parse(cursor)?,
+        };
+        let mut page = Page::default();
+        loop {
+            let (now, rest) = {
+                let shard = self.shard_at(place.shard);
+                let now = self.clock.now();
+                (now, shard.step(&query, now, &mut place, &mut page.records))
+            };
+            match rest {
+                Rest::PageIsFull => {
+                    page.next = Some(place.cursor());
+                    return Ok(Stamped { now, value: page });
+                }
+                Rest::More => step_aside().await,
+                Rest::Nothing if place.shard + 1 == SHARDS => {
+                    return Ok(Stamped { now, value: page });
+                }
+                Rest::Nothing => place = Place { shard: place.shard + 1, birth: 0 },
+            }
+        }
+    }
+
+    async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
+        let mut reaped = 0;
+        let mut at = 0;
+        while at < SHARDS && reaped < limit {
+            let room = STEP.min(limit - reaped);
+            let taken = self.shard_at(at).reap(self.clock.now(), room);
+            self.records.fetch_sub(taken, Ordering::Relaxed);
+            reaped += taken;
+            match taken < room {
+                true => at += 1,
+                false => step_aside().await,
+            }
+        }
+        Ok(Stamped { now: self.clock.now(), value: reaped })
+    }
+}
+
+/// What is left of a shard after one step of a scan.
+enum Rest {
+    Nothing,
+    More,
+    PageIsFull,
+}
+
+impl Shard {
+    fn add(&mut self, record: Record) {
+        let (id, birth) = (record.id, record.version);
+        self.births.insert(birth, id);
+        self.note(Due::of(&record), birth);
+        self.records.insert(id, Kept { record, birth });
+    }
+
+    /// Puts the next version of a record in its place. Its birth stays.
+    fn replace(&mut self, record: Record) {
+        if let Some(kept) = self.records.get_mut(&record.id) {
+            let (before, after, birth) = (Due::of(&kept.record), Due::of(&record), kept.birth);
+            kept.record = record;
+            self.forget(before, birth);
+            self.note(after, birth);
+        }
+    }
+
+    fn remove(&mut self, id: &Id) {
+        if let Some(Kept { record, birth }) = self.records.remove(id) {
+            self.births.remove(&birth);
+            self.forget(Due::of(&record), birth);
+        }
+    }
+
+    fn note(&mut self, due: Due, birth: u64) {
+        self.leases.extend(due.lease_until.map(|until| (until, birth)));
+        self.expiries.extend(due.expires_at.map(|at| (at, birth)));
+    }
+
+    fn forget(&mut self, due: Due, birth: u64) {
+        if let Some(until) = due.lease_until {
+            self.leases.remove(&(until, birth));
+        }
+        if let Some(at) = due.expires_at {
+            self.expiries.remove(&(at, birth));
+        }
+    }
+
+    /// Looks at the next few records past `place`, moves it, and keeps those that match.
+    fn step(&self, query: &Query, now: Time, place: &mut Place, found: &mut Vec<Record>) -> Rest {
+        let births = match query.filter.lease_over {
+            true => self.births_of_ended_leases(now, place.birth),
+            false => {
+                let past = (Bound::Excluded(place.birth), Bound::Unbounded);
+                self.births.range(past).map(|(birth, _)| *birth).take(STEP).collect()
+            }
+        };
+        let more = births.len() == STEP;
+        for birth in births {
+            place.birth = birth;
+            let kept = self.births.get(&birth).and_then(|id| self.records.get(id));
+            let Some(kept) = kept.filter(|kept| query.filter.matches(&kept.record, now)) else {
+                continue;
+            };
+            found.push(kept.record.clone());
+            if found.len() == query.page_len() {
+                return Rest::PageIsFull;
+            }
+        }
+        if more { Rest::More } else { Rest::Nothing }
+    }
+
+    /// The first births past `after` among the leases that are over. They are sorted by birth, not
+    /// by the lease: a renewal moves a lease, and a scan must meet each record exactly once.
+    fn births_of_ended_leases(&self, now: Time, after: u64) -> Vec<u64> {
+        let ended = self.leases.range(..=(now, u64::MAX)).map(|(_, birth)| *birth);
+        let mut births: Vec<u64> = ended.filter(|birth| *birth > after).collect();
+        if births.len() > STEP {
+            births.select_nth_unstable(STEP);
+            births.truncate(STEP);
+        }
+        births.sort_unstable();
+        births
+    }
+
+    fn reap(&mut self, now: Time, limit: usize) -> usize {
+        let due = self.expiries.range(..=(now, u64::MAX)).take(limit);
+        let ids: Vec<Id> = due.filter_map(|(_, birth)| self.births.get(birth)).copied().collect();
+        for id in &ids {
+            self.remove(id);
+        }
+        ids.len()
+    }
+}
+
+impl Due {
+    fn of(record: &Record) -> Self {
+        Self { lease_until: record.lease_until(), expires_at: record.expires_at() }
+    }
+}
+
+impl Place {
+    fn cursor(self) -> Cursor {
+        let mut bytes = vec![self.shard as u8];
+        bytes.extend_from_slice(&self.birth.to_be_bytes());
+        Cursor(bytes)
+    }
+
+    fn parse(cursor: &Cursor) -> Result<Self, StoreError> {
+        let parsed = match cursor.0.split_first() {
+            Some((shard, birth)) if usize::from(*shard) < SHARDS => {
+                let birth = birth.try_into().ok().map(u64::from_be_bytes);
+                birth.map(|birth| Self { shard: usize::from(*shard), birth })
+            }
+            Some(_) | None => None,
+        };
+        parsed.ok_or_else(|| {
+            StoreError::not_applied(StoreErrorKind::Broken)
+                .because("the cursor is of another store")
+        })
+    }
+}
+
+/// Lets other tasks of this thread run, once, with no shard locked.
+async fn step_aside() {
+    let mut aside = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut aside, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

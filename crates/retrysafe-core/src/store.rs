@@ -19,6 +19,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::key::KeyDigest;
 use crate::record::{First, Record, Standing, Write};
@@ -63,6 +64,29 @@ pub trait Store: Send + Sync + 'static {
     /// Records in progress and unknown ones are never touched, at any age.
     fn reap(&self, limit: usize)
     -> impl Future<Output = Result<Stamped<usize>, StoreError>> + Send;
+}
+
+/// A store that is shared: by requests, the sweeper and the reaper of one process.
+impl<S: Store> Store for Arc<S> {
+    async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
+        S::insert(self, first).await
+    }
+
+    async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
+        S::load(self, id).await
+    }
+
+    async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
+        S::swap(self, from, write).await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        S::scan(self, query).await
+    }
+
+    async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
+        S::reap(self, limit).await
+    }
 }
 
 /// An answer of a store, with its clock's reading at the moment of the answer.

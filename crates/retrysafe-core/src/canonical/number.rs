@@ -368,7 +368,8 @@ mod tests {
 
     #[test]
     fn what_json_does_not_call_a_number_is_none() {
-        for text in ["", "-", "01", "-01", "1.", ".5", "+1", "1e", "1e+", "1.e1", "--1", "1x", "0x1"]
+        for text in
+            ["", "-", "01", "-01", "1.", ".5", "+1", "1e", "1e+", "1.e1", "--1", "1x", "0x1"]
         {
             assert_eq!(exact(text), None, "{text}");
         }

@@ -30,7 +30,9 @@ impl fmt::Display for PointerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoLeadingSlash => f.write_str("a JSON pointer is empty or begins with `/`"),
-            Self::BadEscape => f.write_str("in a JSON pointer `~` is written `~0` and `/` is written `~1`"),
+            Self::BadEscape => {
+                f.write_str("in a JSON pointer `~` is written `~0` and `/` is written `~1`")
+            }
             Self::TooDeep => write!(f, "a JSON pointer has at most {DEPTH_MAX} steps"),
         }
     }

@@ -3,8 +3,7 @@
 //! Such a value must be JSON; nothing else is asked of it. It may hold numbers that no double can, repeated members
 //! and lone surrogates.
 
-use super::string::{self, Stop};
-use super::{DEPTH_MAX, number};
+use super::{DEPTH_MAX, number, string};
 
 /// Reads past the value that begins at `at`, which may hold `depth_left` levels. Returns where it ends.
 pub(super) fn value(text: &[u8], at: usize, depth_left: usize) -> Option<usize> {
@@ -89,10 +88,11 @@ fn name(text: &[u8], at: usize, is_object: bool) -> Option<usize> {
 fn string(text: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     loop {
-        let (end, stop) = string::plain_run(text, at)?;
-        match stop {
-            Stop::Quote => return Some(end + 1),
-            Stop::Backslash => at = end + string::escape(text.get(end..)?)?.1,
+        at = string::plain_run(text, at);
+        match text.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += string::escape(text.get(at..)?)?.1,
+            _ => return None,
         }
     }
 }

@@ -4,25 +4,18 @@
 
 use std::cmp::Ordering;
 
-/// What ended a run of bytes that a string carries as they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    Quote,
-    Backslash,
-}
-
-/// Finds the end of the run of plain bytes that starts at `from`. `None` if the text ends or a control character
-/// stands there, which JSON forbids inside a string.
+/// Where the run of plain bytes ends that begins at `from`: at a quote, a backslash, a control character, which JSON forbids
+/// inside a string, or the end of the text.
 ///
-/// Eight bytes at a time: the three tests are the usual ones for "has a zero byte" and "has a byte below". A
-/// borrow can only mark bytes after a true hit, so the lowest mark is always true.
+/// Eight bytes at a time. Each test can mark a byte wrongly only after one that it marked rightly (a borrow passes
+/// upwards), so the lowest mark is true.
 #[inline]
-pub(super) fn plain_run(text: &[u8], from: usize) -> Option<(usize, Stop)> {
-    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+pub(super) fn plain_run(text: &[u8], from: usize) -> usize {
     const QUOTES: u64 = u64::from_ne_bytes([b'"'; 8]);
     const BACKSLASHES: u64 = u64::from_ne_bytes([b'\\'; 8]);
     const SPACES: u64 = u64::from_ne_bytes([b' '; 8]);
+    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
     let mut at = from;
     while let Some(chunk) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -34,27 +27,16 @@ pub(super) fn plain_run(text: &[u8], from: usize) -> Option<(usize, Stop)> {
             | (word.wrapping_sub(SPACES) & !word))
             & HIGHS;
         if marks != 0 {
-            at += (marks.trailing_zeros() / 8) as usize;
-            return Some((at, stop(*text.get(at)?)?));
+            return at + (marks.trailing_zeros() / 8) as usize;
         }
         at += 8;
     }
-    loop {
-        let byte = *text.get(at)?;
-        if byte < b' ' || byte == b'"' || byte == b'\\' {
-            return Some((at, stop(byte)?));
-        }
+    while let Some(byte) = text.get(at)
+        && !matches!(byte, b'"' | b'\\' | 0..b' ')
+    {
         at += 1;
     }
-}
-
-#[inline]
-fn stop(byte: u8) -> Option<Stop> {
-    match byte {
-        b'"' => Some(Stop::Quote),
-        b'\\' => Some(Stop::Backslash),
-        _ => None,
-    }
+    at
 }
 
 /// One escape sequence.
@@ -135,7 +117,9 @@ pub(super) fn order_escaped(left: &str, right: &str) -> Ordering {
 
 /// What a name says, once its escapes are resolved.
 pub(super) fn decode(name: &str) -> String {
-    char::decode_utf16(units(name)).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+    char::decode_utf16(units(name))
+        .map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
+        .collect()
 }
 
 /// The UTF-16 code units of a string as it stands in the text, between the quotes. Its escapes are known to be valid.
@@ -180,21 +164,14 @@ mod tests {
     fn a_run_ends_at_the_first_special_byte_wherever_it_stands() {
         for len in 0..40 {
             let plain = "a\u{7f}é".repeat(len).into_bytes();
-            for (special, stop) in [(b'"', Some(Stop::Quote)), (b'\\', Some(Stop::Backslash))] {
+            for special in (0..b' ').chain([b'"', b'\\']) {
                 for tail in ["", "\"\\\u{1}", "01234567\u{0}"] {
-                    let mut text = plain.clone();
-                    text.push(special);
-                    text.extend_from_slice(tail.as_bytes());
-                    assert_eq!(plain_run(&text, 0), stop.map(|stop| (plain.len(), stop)));
+                    let text = [&plain, &[special][..], tail.as_bytes()].concat();
+                    assert_eq!(plain_run(&text, 0), plain.len());
+                    assert_eq!(plain_run(&text, plain.len()), plain.len());
                 }
             }
-            for control in 0..0x20 {
-                let mut text = plain.clone();
-                text.push(control);
-                text.extend_from_slice(b"\"          ");
-                assert_eq!(plain_run(&text, 0), None);
-            }
-            assert_eq!(plain_run(&plain, 0), None, "a string that does not end");
+            assert_eq!(plain_run(&plain, 0), plain.len(), "a string that does not end");
         }
     }
 
@@ -204,10 +181,14 @@ mod tests {
         assert_eq!(escape(br"\/"), Some((Escape::Means('/'), 2)));
         assert_eq!(escape(br"\u00E9"), Some((Escape::Means('é'), 6)));
         assert_eq!(escape(br"\ud83d\uDE00"), Some((Escape::Means('😀'), 12)));
-        for lone in [&br"\ud83d"[..], br"\ude00", br"\ud83d\ud83d", br"\ud83d\u0041", br"\ud83dx12345"] {
+        for lone in
+            [&br"\ud83d"[..], br"\ude00", br"\ud83d\ud83d", br"\ud83d\u0041", br"\ud83dx12345"]
+        {
             assert_eq!(escape(lone), Some((Escape::Lone, 6)));
         }
-        for wrong in [&br"\x"[..], br"\", br"\u12", br"\u+123", br"\u12G4", br"\'", br"\ud83d\uXXXX"] {
+        for wrong in
+            [&br"\x"[..], br"\", br"\u12", br"\u+123", br"\u12G4", br"\'", br"\ud83d\uXXXX"]
+        {
             assert_eq!(escape(wrong), None);
         }
     }

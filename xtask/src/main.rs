@@ -1,1 +1,62 @@
-fn main() {}
+//! What can the repository do to itself? One verb per file; `cargo xtask` without a verb lists them.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of the terminal prints")]
+
+mod bench;
+mod fuzz;
+mod test;
+mod vectors;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+const HELP: &str = "\
+cargo xtask test                    every test there is; the last line is the count
+cargo xtask vectors PATH            the published vectors under PATH against our code
+cargo xtask bench NAME              one measurement against its baseline
+cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments.as_slice() {
+        ["test"] => test::run(),
+        ["vectors", path] => vectors::run(path.as_ref()),
+        ["bench", rest @ ..] => bench::run(rest),
+        ["fuzz", target, seconds] => fuzz::run(target, seconds),
+        _ => Err(HELP.into()),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A failure of the tool itself; what it examined may still be fine.
+type Error = Box<dyn std::error::Error>;
+
+/// The folder of the workspace.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Cargo, in the folder of the workspace. Everything is built into one target folder, also what lies outside the
+/// workspace, so that nothing is built twice.
+fn cargo() -> Command {
+    let root = root();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if std::env::var_os("CARGO_TARGET_DIR").is_none() {
+        cargo.env("CARGO_TARGET_DIR", root.join("target"));
+    }
+    cargo.current_dir(root);
+    cargo
+}
+
+/// Waits for a command and passes its exit on.
+fn exit_of(command: &mut Command) -> Result<ExitCode, Error> {
+    let status = command.status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

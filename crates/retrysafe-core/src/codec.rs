@@ -54,29 +54,35 @@ impl Record {
     /// The record as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256 + body_len(&self.state));
+        self.encode_into(&mut out);
+        out
+    }
+
+    /// Appends the record's bytes, for stores that write many at once.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        let start = out.len();
         out.push(VERSION);
         out.extend_from_slice(self.id.as_bytes());
-        put_bytes(&mut out, self.scope.as_bytes());
+        put_bytes(out, self.scope.as_bytes());
         out.extend_from_slice(self.key.as_bytes());
         out.push(self.fingerprint.scheme());
         out.extend_from_slice(self.fingerprint.rules().as_bytes());
         out.extend_from_slice(self.fingerprint.digest());
-        put_bytes(&mut out, self.about.method.as_bytes());
-        put_bytes(&mut out, self.about.route.as_bytes());
-        put_bytes(&mut out, self.about.path.as_bytes());
-        put(&mut out, self.created_at.as_ms());
-        put(&mut out, ms(self.ttl));
-        put(&mut out, self.version);
-        put(&mut out, self.fence.0);
-        put(&mut out, u64::from(self.attempts));
-        put_state(&mut out, &self.state);
-        put(&mut out, self.timeline.len() as u64);
+        put_bytes(out, self.about.method.as_bytes());
+        put_bytes(out, self.about.route.as_bytes());
+        put_bytes(out, self.about.path.as_bytes());
+        put(out, self.created_at.as_ms());
+        put(out, ms(self.ttl));
+        put(out, self.version);
+        put(out, self.fence.0);
+        put(out, u64::from(self.attempts));
+        put_state(out, &self.state);
+        put(out, self.timeline.len() as u64);
         for moment in &self.timeline {
-            put_moment(&mut out, moment);
+            put_moment(out, moment);
         }
-        let checksum = crc32c::crc32c(&out);
+        let checksum = crc32c::crc32c(out.get(start..).unwrap_or_default());
         out.extend_from_slice(&checksum.to_le_bytes());
-        out
     }
 
     /// The record that these bytes are.

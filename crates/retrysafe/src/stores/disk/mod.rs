@@ -1,1 +1,282 @@
-//! stub
+//! How are records kept on the disk of one machine?
+//!
+//! The embedded, durable store: a log made for this job. Every record dies at its TTL, every write
+//! is flushed before it is acknowledged, and every crash has been rehearsed. One thread writes; it
+//! gathers whatever is asked meanwhile into one write and one flush. Reads and replays go past it.
+//!
+//! ```
+//! use retrysafe::core::Engine;
+//! use retrysafe::stores::disk::{DiskOptions, DiskStore};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path();
+//! let store = DiskOptions::new().segment_bytes(1 << 20).open(path)?;
+//! let engine = Engine::new(store.clone());
+//! store.close();
+//! # let _ = engine;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! * One process owns the store. Whatever was in progress when it is opened becomes `unknown`.
+//! * The index is in memory, some 55 bytes for each record.
+//! * Disk space is given back to the store, never to the file system.
+//! * A full disk refuses new requests; replays go on, and running requests can be settled.
+//! * After a failed write or flush everything is refused until the store is opened again.
+//!
+//! `docs/disk-format.md` describes the files. Read [`log`](self) first, then `recover`.
+
+mod batch;
+mod clean;
+mod doctor;
+mod error;
+mod files;
+mod format;
+mod index;
+mod lock;
+mod log;
+mod ops;
+mod read;
+mod recover;
+mod segments;
+mod snapshot;
+mod writer;
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use retrysafe_core::record::{First, Record, Write};
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::{
+    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+};
+use tokio::sync::{mpsc, oneshot};
+
+pub use self::doctor::{Fault, Report, SegmentReport, doctor, export};
+pub use self::error::OpenError;
+use self::files::RealFolder;
+use self::log::{Log, Reply};
+use self::ops::Op;
+use self::read::Shared;
+use super::clock::Clock;
+
+/// How long a segment is unless told otherwise. Ten million records of a kilobyte are 240 of these,
+/// and each is an open file.
+pub const SEGMENT_BYTES: u32 = 64 << 20;
+
+/// The shortest segment that makes sense.
+const SEGMENT_BYTES_MIN: u32 = 4 << 10;
+
+/// What an acknowledgement promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// It survives a crash of the machine: flushed to the device.
+    #[default]
+    Full,
+    /// It survives a crash of the process: handed to the operating system. After a crash of the
+    /// machine the store may have lost acknowledged records or refuse to open.
+    Process,
+}
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    settings: Settings,
+}
+
+/// What the log needs to know.
+#[derive(Clone, Debug)]
+struct Settings {
+    durability: Durability,
+    segment_bytes: u32,
+    clock: Clock,
+    /// Whether segments are filled and snapshots taken by the writer itself, in an order that a
+    /// test can repeat.
+    inline: bool,
+}
+
+/// Keeps records on the disk of one machine. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct DiskStore {
+    shared: Arc<Shared>,
+    writer: Arc<Writer>,
+}
+
+/// The way to the writer's thread, which ends when this is dropped.
+#[derive(Debug)]
+struct Writer {
+    queue: mpsc::Sender<Op>,
+    is_closing: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held until the writer has ended.
+    lock: Mutex<Option<fs::File>>,
+}
+
+impl Default for DiskOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DiskOptions {
+    /// Full durability, segments of [`SEGMENT_BYTES`], the system's clock.
+    pub fn new() -> Self {
+        let settings = Settings {
+            durability: Durability::Full,
+            segment_bytes: SEGMENT_BYTES,
+            clock: Clock::system(),
+            inline: false,
+        };
+        Self { settings }
+    }
+
+    /// What an acknowledgement promises.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.settings.durability = durability;
+        self
+    }
+
+    /// How long a segment is, if the store is created. A store keeps its length for life. No record
+    /// can be longer, and on a full disk this much is kept for settling.
+    #[must_use]
+    pub fn segment_bytes(mut self, bytes: u32) -> Self {
+        self.settings.segment_bytes = bytes.max(SEGMENT_BYTES_MIN) / 512 * 512;
+        self
+    }
+
+    /// The clock to go by, which is set forward to the store's mark.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.settings.clock = clock;
+        self
+    }
+
+    /// Opens the store in a folder, or creates it there if the folder is empty or does not exist.
+    ///
+    /// Blocks until the store is read and verified. Every record that was in progress is unknown
+    /// when this returns.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`]. Nothing was changed if the store is damaged.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<DiskStore, OpenError> {
+        let path = path.as_ref();
+        fs::create_dir_all(path).map_err(OpenError::io("create", path))?;
+        let lock = lock::take(path)?;
+        let log = Log::open(Arc::new(RealFolder::at(path)), self.settings)?;
+        let shared = Arc::clone(&log.shared);
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let (queue, thread) = writer::start(log, Arc::clone(&is_closing))
+            .map_err(OpenError::io("start a thread for", path))?;
+        let writer = Writer {
+            queue,
+            is_closing,
+            thread: Mutex::new(Some(thread)),
+            lock: Mutex::new(Some(lock)),
+        };
+        Ok(DiskStore { shared, writer: Arc::new(writer) })
+    }
+}
+
+impl DiskStore {
+    /// Opens the store in a folder with the default [`DiskOptions`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DiskOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        DiskOptions::new().open(path)
+    }
+
+    /// How many records the store holds, expired ones that were not reaped among them.
+    pub fn records(&self) -> usize {
+        self.shared.index.len()
+    }
+
+    /// Finishes what is queued, takes a snapshot for the next opening and gives the folder free.
+    /// Whatever is asked afterwards is refused. Dropping the last clone does the same.
+    pub fn close(&self) {
+        self.writer.close();
+        let _ = self.shared.failure.set("the store was closed".into());
+    }
+
+    async fn ask<T>(&self, op: impl FnOnce(Reply<T>) -> Op) -> Result<Stamped<T>, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.writer.queue.send(op(reply)).await.map_err(|_| closed())?;
+        answer.await.unwrap_or_else(|_| {
+            Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
+                .because("the store's writer has ended"))
+        })
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Unavailable).because("the store is closed")
+}
+
+impl Writer {
+    fn close(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A full queue needs no word from us: the writer is awake and looks at the flag.
+            self.is_closing.store(true, Ordering::SeqCst);
+            let _ = self.queue.try_send(Op::Close);
+            // A writer that panicked has dropped its log; its callers were told.
+            let _ = thread.join();
+        }
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Store for DiskStore {
+    async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
+        self.shared.check()?;
+        // A replay is answered here, beside the writer. What the index shows is durable.
+        if let Some(record) = self.shared.find(&first.id)? {
+            let now = self.shared.clock.now();
+            if !record.is_expired(now) {
+                return Ok(Stamped { now, value: Inserted::Exists(record) });
+            }
+        }
+        self.ask(|reply| Op::Insert(Box::new(first), reply)).await
+    }
+
+    async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
+        self.shared.check()?;
+        let value = self.shared.find(&id)?;
+        Ok(Stamped { now: self.shared.clock.now(), value })
+    }
+
+    async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
+        self.shared.check()?;
+        self.ask(|reply| Op::Swap(Box::new((from, write)), reply)).await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let scan = move || shared.scan(&query).map(|(now, value)| Stamped { now, value });
+        // A page is thousands of reads: not on a thread that serves requests.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime.spawn_blocking(scan).await.unwrap_or_else(|error| {
+                Err(StoreError::not_applied(StoreErrorKind::Unavailable).because(error))
+            }),
+            Err(_) => scan(),
+        }
+    }
+
+    async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
+        self.shared.check()?;
+        self.ask(|reply| Op::Reap(limit, reply)).await
+    }
+}

@@ -1,0 +1,153 @@
+//! What does the writer do with each thing that is asked of it?
+//!
+//! The writer alone decides, one thing after the other, against the index and against what the batch
+//! already holds: of two inserts of one id in a batch the second finds the first, of two swaps of
+//! one version the second loses. Whoever learns of something that is not durable yet is answered
+//! after the flush, too.
+
+use retrysafe_core::record::{First, Record, Write};
+use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
+
+use super::index::prefix_of;
+use super::log::{Answer, Log, Reply, Reserve};
+
+/// How many records are reaped between two batches: a fraction of a millisecond, so that nobody
+/// waits for the reaper.
+const REAP_STEP: usize = 1_024;
+
+/// Something that is asked of the writer.
+#[derive(Debug)]
+pub(crate) enum Op {
+    Insert(Box<First>, Reply<Inserted>),
+    Swap(Box<(Record, Write)>, Reply<Swapped>),
+    Reap(usize, Reply<usize>),
+    /// Wakes the writer to end.
+    Close,
+}
+
+/// A reap that goes on from batch to batch.
+#[derive(Debug)]
+pub(crate) struct Reaping {
+    left: usize,
+    done: usize,
+    reply: Reply<usize>,
+}
+
+impl Log {
+    /// Does what is asked, durably, and answers.
+    pub(crate) fn commit(&mut self, ops: impl IntoIterator<Item = Op>) {
+        for op in ops {
+            match op {
+                Op::Insert(first, reply) => self.insert(&first, reply),
+                Op::Swap(from, reply) => self.swap(&from.0, &from.1, reply),
+                Op::Close => {}
+                Op::Reap(left, reply) => self.reaps.push_back(Reaping { left, done: 0, reply }),
+            }
+            if self.is_batch_full() {
+                self.flush();
+            }
+        }
+        self.reap();
+        self.clean();
+        self.flush();
+        self.keep_spares();
+        self.keep_snapshot();
+    }
+
+    /// Whether there is something to go on with though nobody asks for anything.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.reaps.is_empty()
+    }
+
+    fn insert(&mut self, first: &First, reply: Reply<Inserted>) {
+        if let Err(error) = self.shared.check() {
+            return drop(reply.send(Err(error)));
+        }
+        let now = self.shared.clock.now();
+        let (current, is_durable) = match self.pending(&first.id) {
+            Some(record) => (Ok(Some(record.clone())), false),
+            None => (self.shared.find(&first.id), true),
+        };
+        let previous = match current {
+            Err(error) => return drop(reply.send(Err(error))),
+            Ok(Some(record)) if !record.is_expired(now) => {
+                let answer = Stamped { now, value: Inserted::Exists(record) };
+                match is_durable {
+                    true => drop(reply.send(Ok(answer))),
+                    false => self.batch.answer(Answer::Inserted(reply, answer)),
+                }
+                return;
+            }
+            Ok(expired) => expired.map_or(0, |record| record.version),
+        };
+        let record = first.record(now, self.sequence + 1);
+        match self.append(&record, previous, Reserve::Kept) {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok(()) => {
+                let answer = Stamped { now, value: Inserted::New(record) };
+                self.batch.answer(Answer::Inserted(reply, answer));
+            }
+        }
+    }
+
+    fn swap(&mut self, from: &Record, write: &Write, reply: Reply<Swapped>) {
+        if let Err(error) = self.shared.check() {
+            return drop(reply.send(Err(error)));
+        }
+        let now = self.shared.clock.now();
+        if let Some(record) = self.pending(&from.id) {
+            // The batch changes it, so the version that was read is not the current one.
+            let value = Swapped::Lost(Some(record.clone()));
+            return self.batch.answer(Answer::Swapped(reply, Stamped { now, value }));
+        }
+        if self.shared.index.get(prefix_of(&from.id), from.version).is_none() {
+            let current = self.shared.find(&from.id);
+            let lost = current.map(|record| Stamped { now, value: Swapped::Lost(record) });
+            return drop(reply.send(lost));
+        }
+        let record = write.onto(from, now, self.sequence + 1);
+        match self.append(&record, from.version, Reserve::Usable) {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok(()) => {
+                let answer = Stamped { now, value: Swapped::Done(record) };
+                self.batch.answer(Answer::Swapped(reply, answer));
+            }
+        }
+    }
+
+    /// Goes on with the first reap in the queue.
+    ///
+    /// A reaped record leaves no trace in the log. If its segment survives a crash, it comes back as
+    /// what it was: expired, by a clock that the flushed mark keeps from going back. It cannot hide
+    /// a later record of its id, because the log is given up from its old end only.
+    fn reap(&mut self) {
+        let Some(mut reaping) = self.reaps.pop_front() else { return };
+        if let Err(error) = self.shared.check() {
+            return drop(reaping.reply.send(Err(error)));
+        }
+        let now = self.shared.clock.now();
+        let step = reaping.left.min(REAP_STEP);
+        let segments = &mut self.segments;
+        let index = &self.shared.index;
+        let done = index.reap(now.as_ms(), step, |entry| segments.lost(entry.slot, entry.length));
+        reaping.done += done;
+        reaping.left -= done;
+        if done == step && reaping.left > 0 {
+            self.reaps.push_front(reaping);
+            return;
+        }
+        if reaping.done > 0 {
+            self.batch.mark();
+        }
+        let answer = Stamped { now, value: reaping.done };
+        self.batch.answer(Answer::Reaped(reaping.reply, answer));
+    }
+
+    /// Refuses what is still waiting when the writer ends.
+    pub(crate) fn refuse_rest(&mut self) {
+        for reaping in self.reaps.drain(..) {
+            let closed = StoreError::not_applied(StoreErrorKind::Unavailable);
+            drop(reaping.reply.send(Err(closed)));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! How are records read beside the writer?
+//!
+//! A reader finds a record's place in the index and reads it there; it never waits for the writer or
+//! a flush. Between the two steps a segment may be recycled under it. So what was read counts only
+//! if it is the id and version that were looked for; else the index is asked again, and only an
+//! entry that still says the same is damage.
+
+use std::cmp::Ordering;
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use bytes::Bytes;
+use retrysafe_core::record::{Record, Standing};
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::{Cursor, Filter, Page, Query, StoreError, StoreErrorKind};
+use retrysafe_core::time::Time;
+
+use super::files::File;
+use super::format::{ENTRY_BYTES, EntryHeader};
+use super::index::{Entry, Index, SHARDS, prefix_of};
+use crate::stores::clock::Clock;
+
+/// How often a reader asks the index again. Each time, the record was moved or written meanwhile,
+/// and a record is moved once per turn of the whole log.
+const TRIES: usize = 32;
+
+/// How many records one page of a scan reads before it returns, with fewer matches than asked for
+/// if need be: some ten milliseconds.
+const READS_MAX: usize = 4_096;
+
+/// What readers and the writer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) index: Index,
+    pub(crate) clock: Clock,
+    /// The segments, by slot. Slots are never given up.
+    pub(crate) files: RwLock<Vec<Arc<dyn File>>>,
+    /// The generation of each segment, by slot.
+    pub(crate) generations: Mutex<Vec<u64>>,
+    /// Why the store refuses everything, if it does.
+    pub(crate) failure: OnceLock<String>,
+}
+
+/// A record's bytes that are not that record.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    Damaged,
+    Io(io::Error),
+}
+
+impl Shared {
+    /// Refuses everything after a failed write or flush: what the disk holds is not known until the
+    /// store is opened anew and verified. A later flush that succeeds proves nothing.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some(why) => Err(StoreError::not_applied(StoreErrorKind::Unavailable)
+                .because(format!("{why}; open the store again"))),
+        }
+    }
+
+    /// The record of this id.
+    pub(crate) fn find(&self, id: &Id) -> Result<Option<Record>, StoreError> {
+        let prefix = prefix_of(id);
+        'again: for _ in 0..TRIES {
+            let mut n = 0;
+            while let Some(entry) = self.index.nth(prefix, n) {
+                match self.read(&entry) {
+                    Ok(record) if record.id == *id => return Ok(Some(record)),
+                    Ok(_) => n += 1,
+                    Err(unread) => match self.index.get(prefix, entry.version) {
+                        Some(now) if now.is_same(&entry) => return Err(unread.into()),
+                        Some(_) | None => continue 'again,
+                    },
+                }
+            }
+            return Ok(None);
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Unavailable))
+    }
+
+    /// The record that an entry stands for.
+    pub(crate) fn read(&self, entry: &Entry) -> Result<Record, Unread> {
+        let mut bytes = vec![0; entry.length as usize];
+        self.read_at(entry.slot, u64::from(entry.offset), &mut bytes)?;
+        Record::decode(Bytes::from(bytes))
+            .ok()
+            .filter(|record| record.version == entry.version)
+            .filter(|record| prefix_of(&record.id) == entry.prefix)
+            .ok_or(Unread::Damaged)
+    }
+
+    /// The whole id of an entry whose record cannot be read: it stands before the record, too. If
+    /// even that is damaged, the part that the index knows.
+    pub(crate) fn id_of(&self, entry: &Entry) -> Id {
+        self.header_of(entry)
+            .map(|header| header.id)
+            .filter(|id| prefix_of(id) == entry.prefix)
+            .unwrap_or_else(|| {
+                let mut bytes = [0; 32];
+                super::format::put(&mut bytes, 0, &entry.prefix.to_be_bytes());
+                Id::from_bytes(bytes)
+            })
+    }
+
+    /// What stands before an entry's record in the log, if it is intact.
+    pub(crate) fn header_of(&self, entry: &Entry) -> Option<EntryHeader> {
+        let mut bytes = [0; ENTRY_BYTES];
+        let offset = u64::from(entry.offset).checked_sub(ENTRY_BYTES as u64)?;
+        self.read_at(entry.slot, offset, &mut bytes).ok()?;
+        EntryHeader::decode(&bytes)
+    }
+
+    pub(crate) fn read_at(&self, slot: u16, offset: u64, into: &mut [u8]) -> Result<(), Unread> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let file = files.get(usize::from(slot)).map(Arc::clone).ok_or(Unread::Damaged)?;
+        drop(files);
+        file.read(into, offset).map_err(Unread::Io)
+    }
+
+    /// One page of a scan. The order is that of ids, so a cursor is an id and outlives a restart.
+    pub(crate) fn scan(&self, query: &Query) -> Result<(Time, Page), StoreError> {
+        self.check()?;
+        let after = query.after.as_ref().map(read_cursor).transpose()?;
+        let now = self.clock.now();
+        let mut walk = Walk { shared: self, query, now, after, page: Page::default(), reads: 0 };
+        match (&query.filter.scope, query.filter.key) {
+            (Some(scope), Some(key)) => walk.one(Id::of(scope, &key))?,
+            (Some(_) | None, _) => walk.many()?,
+        }
+        Ok((now, walk.page))
+    }
+}
+
+impl From<Unread> for StoreError {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Damaged => Self::not_applied(StoreErrorKind::Damaged),
+            Unread::Io(error) => Self::not_applied(StoreErrorKind::Unavailable).because(error),
+        }
+    }
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// A walk through the records of a page.
+struct Walk<'a> {
+    shared: &'a Shared,
+    query: &'a Query,
+    now: Time,
+    after: Option<Id>,
+    page: Page,
+    reads: usize,
+}
+
+impl Walk<'_> {
+    fn one(&mut self, id: Id) -> Result<(), StoreError> {
+        if self.after.is_some_and(|after| id <= after) {
+            return Ok(());
+        }
+        match self.shared.find(&id) {
+            Ok(Some(record)) if self.query.filter.matches(&record, self.now) => {
+                self.page.records.push(record);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == StoreErrorKind::Damaged => self.page.damaged.push(id),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn many(&mut self) -> Result<(), StoreError> {
+        let Filter { standing, lease_over, .. } = self.query.filter;
+        let until = if lease_over { self.now.as_ms() } else { u64::MAX };
+        match standing {
+            Some(Standing::InProgress) => self.each(self.shared.index.running(until)).map(drop),
+            None if lease_over => self.each(self.shared.index.running(until)).map(drop),
+            Some(_) if lease_over => Ok(()),
+            Some(Standing::Unknown) => self.each(self.shared.index.unknown()).map(drop),
+            Some(Standing::Completed | Standing::FailedRetryable) | None => {
+                let first = self.after.map_or(0, |id| (prefix_of(&id) >> 56) as usize);
+                for number in first..SHARDS {
+                    let mut entries = self.shared.index.shard(number);
+                    entries.retain(|entry| standing.is_none_or(|s| entry.standing == s));
+                    if !self.each(entries)? {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds those of some entries that match, in id order. Says whether there is room for more.
+    fn each(&mut self, mut entries: Vec<Entry>) -> Result<bool, StoreError> {
+        let from = self.after.map_or(0, |id| prefix_of(&id));
+        entries.retain(|entry| entry.prefix >= from);
+        entries.sort_unstable_by_key(|entry| (entry.prefix, entry.version));
+        for alike in entries.chunk_by(|a, b| a.prefix == b.prefix) {
+            // A full page ends before the next id, so the next page begins after this one.
+            let found = self.page.records.len() + self.page.damaged.len();
+            if found >= self.query.page_len() || self.reads >= READS_MAX {
+                self.page.next = self.after.map(|id| Cursor(id.as_bytes().to_vec()));
+                return Ok(false);
+            }
+            for (id, record) in self.in_order(alike)? {
+                if self.after.is_some_and(|after| id.cmp(&after) != Ordering::Greater) {
+                    continue;
+                }
+                self.after = Some(id);
+                match record {
+                    Some(record) if self.query.filter.matches(&record, self.now) => {
+                        self.page.records.push(record);
+                    }
+                    Some(_) => {}
+                    None => self.page.damaged.push(id),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads entries whose ids begin alike, in id order. `None` stands for a damaged record.
+    fn in_order(&mut self, alike: &[Entry]) -> Result<Vec<(Id, Option<Record>)>, StoreError> {
+        let mut found = Vec::with_capacity(alike.len());
+        for entry in alike {
+            self.reads += 1;
+            if let Some(read) = self.current(*entry)? {
+                found.push(read);
+            }
+        }
+        found.sort_unstable_by_key(|(id, _)| *id);
+        Ok(found)
+    }
+
+    /// Reads an entry's record as it is now, which may be another version than the entry's.
+    fn current(&self, entry: Entry) -> Result<Option<(Id, Option<Record>)>, StoreError> {
+        match self.shared.read(&entry) {
+            Ok(record) => Ok(Some((record.id, Some(record)))),
+            Err(Unread::Io(error)) => Err(Unread::Io(error).into()),
+            Err(Unread::Damaged) => {
+                let moved = self.shared.index.get(entry.prefix, entry.version);
+                if moved.is_some_and(|now| now.is_same(&entry)) {
+                    return Ok(Some((self.shared.id_of(&entry), None)));
+                }
+                // It was written or moved meanwhile, or reaped. The prefix is all there is to go by;
+                // if two ids share it, both are read anyway.
+                let Some(now) = self.shared.index.nth(entry.prefix, 0) else { return Ok(None) };
+                match self.shared.read(&now) {
+                    Ok(record) => Ok(Some((record.id, Some(record)))),
+                    Err(_) => Err(StoreError::not_applied(StoreErrorKind::Unavailable)),
+                }
+            }
+        }
+    }
+}
+
+fn read_cursor(cursor: &Cursor) -> Result<Id, StoreError> {
+    match cursor.0.as_slice().try_into() {
+        Ok(bytes) => Ok(Id::from_bytes(bytes)),
+        Err(_) => Err(StoreError::not_applied(StoreErrorKind::Broken).because("a foreign cursor")),
+    }
+}

@@ -1,0 +1,61 @@
+//! Who calls whom between the callers' tasks and the disk?
+//!
+//! One thread owns the log. It takes whatever is queued, makes it one batch, and answers after the
+//! flush; meanwhile the next batch gathers in the queue. There is no timer: an idle store answers at
+//! once, a busy one in larger batches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+
+use super::log::Log;
+use super::ops::Op;
+
+/// How many operations wait for the writer at most. Whoever comes later waits for a place, so that
+/// a slow disk does not fill the memory.
+pub(crate) const QUEUE_MAX: usize = 4_096;
+
+/// Starts the writer's thread. It ends when `is_closing` is set and it is woken, after everything
+/// that was queued before.
+pub(crate) fn start(
+    log: Log,
+    is_closing: Arc<AtomicBool>,
+) -> std::io::Result<(mpsc::Sender<Op>, JoinHandle<()>)> {
+    let (send, receive) = mpsc::channel(QUEUE_MAX);
+    let thread = std::thread::Builder::new().name("retrysafe-disk".into());
+    Ok((send, thread.spawn(move || run(log, receive, &is_closing))?))
+}
+
+fn run(mut log: Log, mut queue: mpsc::Receiver<Op>, is_closing: &AtomicBool) {
+    let mut ops = Vec::with_capacity(QUEUE_MAX);
+    loop {
+        if is_closing.load(Ordering::SeqCst) {
+            queue.close();
+        }
+        if log.is_busy() {
+            while ops.len() < QUEUE_MAX
+                && let Ok(op) = queue.try_recv()
+            {
+                ops.push(op);
+            }
+        } else if queue.blocking_recv_many(&mut ops, QUEUE_MAX) == 0 {
+            break;
+        }
+        log.commit(ops.drain(..));
+    }
+    log.close();
+}
+
+impl Log {
+    /// Ends the log in good order. The mark that comes last covers the last batch: from now on
+    /// damage to it is not taken for a write that a crash has torn.
+    pub(crate) fn close(&mut self) {
+        self.refuse_rest();
+        self.batch.mark();
+        self.flush();
+        self.await_threads();
+        self.last_snapshot();
+    }
+}

@@ -148,6 +148,11 @@ impl Refusal {
         self.row().1
     }
 
+    /// The page that explains the code, which is also the problem's `type`.
+    pub fn page(&self) -> String {
+        format!("{PAGES}{}.md", self.code())
+    }
+
     fn row(&self) -> Row {
         use StatusCode as S;
         match self {
@@ -311,7 +316,7 @@ impl Refusal {
         detail: &str,
         retry_after: Option<u64>,
     ) -> String {
-        let mut json = format!("{{\"type\":\"{PAGES}{code}.md\",\"title\":");
+        let mut json = format!("{{\"type\":\"{}\",\"title\":", self.page());
         put_json(&mut json, title);
         json.push_str(&format!(",\"status\":{},\"code\":\"{code}\",\"detail\":", status.as_u16()));
         put_json(&mut json, detail);

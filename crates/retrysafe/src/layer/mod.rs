@@ -1,1 +1,123 @@
-//! stub
+//! How does a tower or axum service become safe to retry?
+//!
+//! [`IdempotencyLayer`] wraps a service. A request with an `Idempotency-Key` takes effect once,
+//! however often it arrives, and is answered with the same bytes.
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # fn example() -> axum::Router {
+//! use axum::{Router, routing::post};
+//! use retrysafe::layer::IdempotencyLayer;
+//! use retrysafe::stores::memory::MemoryStore;
+//!
+//! Router::new()
+//!     .route("/payments", post(async || "paid"))
+//!     .layer(IdempotencyLayer::new(MemoryStore::default()))
+//! # }
+//! ```
+//!
+//! # Contract
+//!
+//! * The request body is read whole before anything is begun; the handler sees it unchanged.
+//! * A client that goes away changes nothing: what was begun goes on and is settled.
+//! * An answer leaves only after it is durable. If that fails, the caller is told so, never "done".
+//! * A refused request is a response; the inner service's error type is passed through.
+//!
+//! # Order
+//!
+//! From the outside in: request id, tracing, compression, authentication, **this layer**, limits and
+//! timeouts of the handler's own, the handler. A replay skips everything inside, so whatever decides
+//! *whether* a caller may ask stands outside, and the scope is what it found out. In axum the
+//! `.layer` that is called last is outermost. Where two of these layers meet, the outer one guards.
+//!
+//! # Caveats
+//!
+//! * A handler that does not end by itself is not killed. Its caller is answered after `lease_max`.
+//! * An error of the inner service (not a response) makes the record unknown: nothing proves that
+//!   nothing was done. Turn errors into responses inside this layer.
+//! * What executes is the handler's future, within the connection's task while the client is there.
+//!   It needs a tokio runtime.
+
+mod answer;
+mod attempt;
+mod body;
+mod end;
+mod guarded;
+mod limits;
+mod observe;
+mod report;
+mod request;
+mod run;
+mod running;
+mod service;
+mod settings;
+mod settle;
+mod stubborn;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retrysafe_core::store::Store;
+use tower_layer::Layer;
+
+pub use attempt::{Attempt, Failed};
+pub use body::Body;
+pub use limits::Limits;
+pub use request::fingerprint_request;
+pub use running::Drain;
+pub use service::{Idempotency, ResponseFuture};
+pub use settings::{IDEMPOTENCY_KEY, RoutePolicy, scope_of_credential};
+
+use service::Room;
+use settings::Settings;
+
+/// Makes the services that it wraps safe to retry.
+///
+/// A clone shares everything with its original but the settings that are changed afterwards: make
+/// one layer per store, and a clone of it per route that is set differently.
+pub struct IdempotencyLayer<S> {
+    settings: Arc<Settings>,
+    room: Arc<Room<S>>,
+}
+
+impl<S: Store> IdempotencyLayer<S> {
+    /// A layer over this store that needs nothing else to be set.
+    pub fn new(store: S) -> Self {
+        Self { settings: Arc::default(), room: Arc::new(Room::new(store)) }
+    }
+
+    /// How long one call of the store may take. Holds for all clones.
+    #[must_use]
+    pub fn store_timeout(self, timeout: Duration) -> Self {
+        self.room.engine.store().set_timeout(timeout);
+        self
+    }
+}
+
+impl<S> IdempotencyLayer<S> {
+    /// A handle by which a shutdown waits until every execution is settled.
+    pub fn drain(&self) -> Drain {
+        self.room.running.drain()
+    }
+}
+
+impl<Svc, S> Layer<Svc> for IdempotencyLayer<S> {
+    type Service = Idempotency<Svc, S>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        Idempotency::new(inner, Arc::clone(&self.settings), Arc::clone(&self.room))
+    }
+}
+
+impl<S> Clone for IdempotencyLayer<S> {
+    fn clone(&self) -> Self {
+        Self { settings: Arc::clone(&self.settings), room: Arc::clone(&self.room) }
+    }
+}
+
+impl<S> fmt::Debug for IdempotencyLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

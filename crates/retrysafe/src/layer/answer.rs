@@ -1,0 +1,83 @@
+//! How does an answer of ours look on the wire?
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use http_body::Body as HttpBody;
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::response::StoredResponse;
+use retrysafe_core::retry::show_http_date;
+use retrysafe_core::time::Time;
+
+use super::body::Body;
+use super::service::Case;
+
+/// When the record behind an answer will be forgotten.
+pub(super) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
+
+/// Marks an answer that was given without protection, and says why.
+pub(super) const UNPROTECTED: HeaderName = HeaderName::from_static("retrysafe-unprotected");
+
+/// When to ask again about an outcome that nobody knows. Somebody has to find out: a reconciler's
+/// first lookup, a webhook. Sooner would be noise.
+pub(super) const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+impl<S> Case<S> {
+    /// A refused request is a response.
+    pub(super) fn refuse<R: HttpBody>(&self, refusal: &Refusal) -> Response<Body<R>> {
+        self.report.refused(refusal.code());
+        let policy = &self.route.policy;
+        let mut problem = refusal.problem(policy.dialect, policy.in_flight);
+        if let Some(rewrite) = &self.settings.error {
+            problem = rewrite(refusal, problem);
+        }
+        let page = HeaderValue::try_from(format!("<{}>; rel=\"describedby\"", refusal.page()));
+        let mut response = Response::new(Body::whole(Bytes::from(problem.body), None));
+        *response.status_mut() = problem.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(problem.content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(seconds) = problem.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if let Ok(page) = page {
+            headers.insert(header::LINK, page);
+        }
+        response
+    }
+
+    /// The stored answer once more: same status, same headers, same bytes, and a mark.
+    pub(super) fn replay<R: HttpBody>(
+        &self,
+        stored: StoredResponse,
+        expires_at: Time,
+    ) -> Response<Body<R>> {
+        let StoredResponse { status, headers: kept, body } = stored;
+        let mut headers = HeaderMap::with_capacity(kept.len() + 3);
+        for (name, value) in kept {
+            headers.append(name, value);
+        }
+        // These two have no content, so a length would speak of another answer.
+        if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+            headers.insert(header::CONTENT_LENGTH, body.len().into());
+        }
+        let marker = self.route.policy.replay_marker.clone();
+        headers.insert(marker, HeaderValue::from_static("true"));
+        self.announce(&mut headers, expires_at);
+        let mut response = Response::new(Body::whole(body, None));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response
+    }
+
+    /// Says when the record will be forgotten, where the route wants that.
+    pub(super) fn announce(&self, headers: &mut HeaderMap, expires_at: Time) {
+        if self.route.policy.announce_expiry
+            && let Ok(date) = HeaderValue::try_from(show_http_date(expires_at.as_ms() / 1_000))
+        {
+            headers.insert(EXPIRES, date);
+        }
+    }
+}

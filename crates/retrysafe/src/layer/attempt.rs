@@ -1,0 +1,150 @@
+//! What may the handler know about its attempt, and what may it say?
+//!
+//! The layer puts an [`Attempt`] into the extensions of every request that it lets execute; with
+//! the `axum` feature it is an extractor too. A handler can also put [`Said`] into its response's
+//! extensions, which in axum is `Extension(Said::Retryable)` in the returned tuple.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use retrysafe_core::key::KeyDigest;
+use retrysafe_core::policy::Said;
+use retrysafe_core::record::Fence;
+use retrysafe_core::scope::Id;
+use tokio::time::Instant;
+
+/// One execution of a keyed request, as its handler sees it.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    id: Id,
+    key: KeyDigest,
+    fence: Fence,
+    number: u32,
+    deadline: Instant,
+    wishes: Arc<Wishes>,
+}
+
+/// What a service says of a request that it could not answer itself, in the extensions of the
+/// response that it gives instead. A proxy uses it; the layer then answers the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// Nothing was sent on: the request surely was not executed.
+    NotSent,
+    /// It was sent on, and no whole answer came back.
+    Lost {
+        /// Whether time ran out, or the connection broke.
+        timed_out: bool,
+    },
+}
+
+/// What the handler has asked for. Zero says nothing in both.
+#[derive(Debug, Default)]
+struct Wishes {
+    said: AtomicU8,
+    ttl_ms: AtomicU64,
+}
+
+impl Attempt {
+    pub(super) fn new(
+        id: Id,
+        key: KeyDigest,
+        fence: Fence,
+        number: u32,
+        deadline: Instant,
+    ) -> Self {
+        Self { id, key, fence, number, deadline, wishes: Arc::default() }
+    }
+
+    /// The record's name: a digest of scope and key. Derive the keys of downstream calls from it,
+    /// and every attempt sends the same ones.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// What stands for the caller's key.
+    pub fn key(&self) -> KeyDigest {
+        self.key
+    }
+
+    /// The number that rises with ownership. Store it beside what you write, refuse a lower one,
+    /// and a late owner cannot overwrite a newer one's work.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The how-manieth attempt this is, from one.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Until when somebody waits for the answer. Later the caller has been told that the outcome is
+    /// unknown; what the handler says then still counts.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Says the outcome, which wins over what the status would mean. The last word counts.
+    pub fn say(&self, said: Said) {
+        let code = match said {
+            Said::Completed => 1,
+            Said::Retryable => 2,
+            Said::Unknown => 3,
+        };
+        self.wishes.said.store(code, Ordering::Release);
+    }
+
+    /// Keeps the record for this long after it is settled, instead of the route's time to live.
+    pub fn keep_for(&self, ttl: Duration) {
+        let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.wishes.ttl_ms.store(ms.max(1), Ordering::Release);
+    }
+
+    pub(super) fn said(&self) -> Option<Said> {
+        match self.wishes.said.load(Ordering::Acquire) {
+            1 => Some(Said::Completed),
+            2 => Some(Said::Retryable),
+            3 => Some(Said::Unknown),
+            _ => None,
+        }
+    }
+
+    pub(super) fn ttl(&self) -> Option<Duration> {
+        match self.wishes.ttl_ms.load(Ordering::Acquire) {
+            0 => None,
+            ms => Some(Duration::from_millis(ms)),
+        }
+    }
+}
+
+#[cfg(feature = "axum")]
+mod extractor {
+    use super::Attempt;
+    use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+    use http::StatusCode;
+    use http::request::Parts;
+
+    /// Refuses with 500 where there is no attempt: the layer is missing, or the request has no key.
+    /// Take `Option<Attempt>` where a key is optional.
+    impl<S: Send + Sync> FromRequestParts<S> for Attempt {
+        type Rejection = (StatusCode, &'static str);
+
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+            parts.extensions.get().cloned().ok_or((
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "this handler needs an idempotent attempt: is the layer there, and a key required?",
+            ))
+        }
+    }
+
+    impl<S: Send + Sync> OptionalFromRequestParts<S> for Attempt {
+        type Rejection = std::convert::Infallible;
+
+        async fn from_request_parts(
+            parts: &mut Parts,
+            _: &S,
+        ) -> Result<Option<Self>, Self::Rejection> {
+            Ok(parts.extensions.get().cloned())
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What carries a body that was passed on, kept whole, or begun and not ended?
+//!
+//! A request that the layer does not guard keeps its own body. A guarded one was read whole before
+//! anything was begun. An answer too large to keep is handed on as what was read of it, followed by
+//! the rest.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::Instant;
+
+pin_project_lite::pin_project! {
+    /// The body of requests and responses that have been through the layer.
+    pub struct Body<B>
+    where
+        B: HttpBody,
+    {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = KindNow]
+    enum Kind<B>
+    where
+        B: HttpBody,
+    {
+        Passed { #[pin] body: B },
+        Whole { data: Bytes, trailers: Option<HeaderMap> },
+        Joined { head: Bytes, rest: Option<Pin<Box<B>>>, broken: Option<B::Error> },
+    }
+}
+
+/// What became of reading a body.
+pub(super) enum Read<B: HttpBody> {
+    /// All of it, within the bounds.
+    Whole(Bytes, Option<HeaderMap>),
+    /// It is larger than allowed. What was read stands before the rest.
+    Over(Body<B>),
+    /// It did not end in time. What was read stands before the rest.
+    Late(Body<B>),
+    /// It broke off. What was read stands before the error.
+    Broken(Body<B>),
+}
+
+impl<B: HttpBody> Body<B> {
+    /// A body as it came.
+    pub(super) fn passed(body: B) -> Self {
+        Self { kind: Kind::Passed { body } }
+    }
+
+    /// A body that was read whole.
+    pub(super) fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self { kind: Kind::Whole { data, trailers } }
+    }
+
+    fn joined(head: Bytes, rest: Option<Pin<Box<B>>>, broken: Option<B::Error>) -> Self {
+        Self { kind: Kind::Joined { head, rest, broken } }
+    }
+}
+
+/// Reads a body whole, up to `bytes_max` and until `deadline`.
+pub(super) async fn read<B>(body: B, bytes_max: usize, deadline: Option<Instant>) -> Read<B>
+where
+    B: HttpBody<Data = Bytes>,
+{
+    // A length that is known to be too much is not worth reading up to the bound.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Read::Over(Body::passed(body));
+    }
+    if body.is_end_stream() {
+        return Read::Whole(Bytes::new(), None);
+    }
+    let mut body = Box::pin(body);
+    let (mut held, mut trailers) = (Held::default(), None);
+    loop {
+        let next = frame(body.as_mut());
+        let frame = match deadline {
+            None => next.await,
+            Some(deadline) => match tokio::time::timeout_at(deadline, next).await {
+                Ok(frame) => frame,
+                Err(_) => return Read::Late(Body::joined(held.join(), Some(body), None)),
+            },
+        };
+        match frame {
+            None => return Read::Whole(held.join(), trailers),
+            Some(Err(error)) => return Read::Broken(Body::joined(held.join(), None, Some(error))),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => held.put(data),
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            },
+        }
+        if held.len() > bytes_max {
+            return Read::Over(Body::joined(held.join(), Some(body), None));
+        }
+    }
+}
+
+async fn frame<B: HttpBody>(mut body: Pin<&mut B>) -> Option<Result<Frame<B::Data>, B::Error>> {
+    std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await
+}
+
+/// Frames as they come in. The first is kept as it is: most bodies have no second.
+#[derive(Default)]
+struct Held {
+    first: Bytes,
+    more: BytesMut,
+}
+
+impl Held {
+    fn len(&self) -> usize {
+        self.first.len() + self.more.len()
+    }
+
+    fn put(&mut self, data: Bytes) {
+        match (self.first.is_empty(), self.more.is_empty()) {
+            (true, true) => self.first = data,
+            (_, true) => {
+                self.more.reserve(self.first.len() + data.len());
+                self.more.extend_from_slice(&std::mem::take(&mut self.first));
+                self.more.extend_from_slice(&data);
+            }
+            (_, false) => self.more.extend_from_slice(&data),
+        }
+    }
+
+    fn join(self) -> Bytes {
+        if self.more.is_empty() { self.first } else { self.more.freeze() }
+    }
+}
+
+impl<B: HttpBody> fmt::Debug for Body<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.kind {
+            Kind::Passed { .. } => "Body(passed)",
+            Kind::Whole { .. } => "Body(whole)",
+            Kind::Joined { .. } => "Body(joined)",
+        })
+    }
+}
+
+impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            KindNow::Passed { body } => body.poll_frame(context),
+            KindNow::Whole { data, trailers } => Poll::Ready(match data.is_empty() {
+                false => Some(Ok(Frame::data(std::mem::take(data)))),
+                true => trailers.take().map(|trailers| Ok(Frame::trailers(trailers))),
+            }),
+            KindNow::Joined { head, rest, broken } => {
+                if !head.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(head)))));
+                }
+                let next = match rest {
+                    Some(body) => ready!(body.as_mut().poll_frame(context)),
+                    None => broken.take().map(Err),
+                };
+                if next.is_none() {
+                    *rest = None;
+                }
+                Poll::Ready(next)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Passed { body } => body.is_end_stream(),
+            Kind::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
+            Kind::Joined { head, rest, broken } => {
+                head.is_empty()
+                    && broken.is_none()
+                    && rest.as_ref().is_none_or(|rest| rest.is_end_stream())
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Passed { body } => body.size_hint(),
+            Kind::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Kind::Joined { head, rest, .. } => {
+                let head = head.len() as u64;
+                let mut hint = rest.as_ref().map(|rest| rest.size_hint()).unwrap_or_default();
+                if let Some(upper) = hint.upper() {
+                    hint.set_upper(upper.saturating_add(head));
+                }
+                hint.set_lower(hint.lower().saturating_add(head));
+                hint
+            }
+        }
+    }
+}

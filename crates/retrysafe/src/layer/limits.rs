@@ -1,0 +1,190 @@
+//! How fast may callers be?
+//!
+//! All limits are off by default. They hold per process and approximately: they guard against
+//! guessing, spraying and impatience, not against a determined crowd.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota};
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::scope::{Id, Scope};
+use tokio::time::Instant;
+
+/// How often a limiter is asked between two clean-ups of what it remembers.
+const ASKED_PER_CLEANING: u32 = 4_096;
+
+/// What is limited. Every limit counts per process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Keyed requests of one scope per second, against the guessing of keys.
+    pub keyed_per_scope_per_second: Option<NonZeroU32>,
+    /// Requests with one key per second, asked before the store is.
+    pub retries_per_key_per_second: Option<NonZeroU32>,
+    /// New keys of one scope per second. Costs a look into the store before each begin.
+    pub new_keys_per_scope_per_second: Option<NonZeroU32>,
+    /// Keys of one scope that were created here and have not expired. Costs the same look.
+    pub live_keys_per_scope: Option<NonZeroU32>,
+}
+
+pub(super) struct Limiter {
+    keyed: Option<Rate>,
+    retries: Option<Rate>,
+    new_keys: Option<Rate>,
+    live_keys: Option<Live>,
+    // Scopes are remembered by a keyed digest, so that a stranger cannot choose two that collide.
+    digests: RandomState,
+}
+
+struct Rate {
+    limiter: DefaultKeyedRateLimiter<u64>,
+    clock: DefaultClock,
+    asked: AtomicU32,
+}
+
+/// For each scope, when its keys will expire, the earliest first as long as their time to live is
+/// one and the same.
+struct Live {
+    max: usize,
+    expiries: Mutex<HashMap<u64, VecDeque<Instant>>>,
+    asked: AtomicU32,
+}
+
+impl Limiter {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            keyed: limits.keyed_per_scope_per_second.map(Rate::new),
+            retries: limits.retries_per_key_per_second.map(Rate::new),
+            new_keys: limits.new_keys_per_scope_per_second.map(Rate::new),
+            live_keys: limits.live_keys_per_scope.map(Live::new),
+            digests: RandomState::new(),
+        }
+    }
+
+    /// Whether a keyed request may go on to the store.
+    pub(super) fn admit(&self, scope: &Scope, id: Id) -> Result<(), Refusal> {
+        let too_fast = |retry_after| Refusal::RetryTooFast { retry_after };
+        if let Some(keyed) = &self.keyed {
+            keyed.take(self.digests.hash_one(scope)).map_err(too_fast)?;
+        }
+        if let Some(retries) = &self.retries {
+            retries.take(self.digests.hash_one(id)).map_err(too_fast)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it matters if a key is new.
+    pub(super) fn counts_new_keys(&self) -> bool {
+        self.new_keys.is_some() || self.live_keys.is_some()
+    }
+
+    /// Whether a scope may create another key, which then lives for `ttl`.
+    pub(super) fn admit_new(&self, scope: &Scope, ttl: Duration) -> Result<(), Refusal> {
+        let too_many = |retry_after| Refusal::KeyRateExceeded { retry_after };
+        let scope = self.digests.hash_one(scope);
+        if let Some(new_keys) = &self.new_keys {
+            new_keys.take(scope).map_err(too_many)?;
+        }
+        match &self.live_keys {
+            Some(live) => live.take(scope, ttl).map_err(too_many),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Rate {
+    fn new(per_second: NonZeroU32) -> Self {
+        Self {
+            limiter: DefaultKeyedRateLimiter::keyed(Quota::per_second(per_second)),
+            clock: DefaultClock::default(),
+            asked: AtomicU32::new(0),
+        }
+    }
+
+    fn take(&self, who: u64) -> Result<(), Duration> {
+        if is_time_to_clean(&self.asked) {
+            self.limiter.retain_recent();
+        }
+        let refused = |not_until: governor::NotUntil<_>| not_until.wait_time_from(self.clock.now());
+        self.limiter.check_key(&who).map_err(refused)
+    }
+}
+
+impl Live {
+    fn new(max: NonZeroU32) -> Self {
+        Self { max: max.get() as usize, expiries: Mutex::default(), asked: AtomicU32::new(0) }
+    }
+
+    fn take(&self, who: u64, ttl: Duration) -> Result<(), Duration> {
+        let now = Instant::now();
+        let mut scopes = self.expiries.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_time_to_clean(&self.asked) {
+            scopes.retain(|_, expiries| expiries.back().is_some_and(|last| *last > now));
+        }
+        let expiries = scopes.entry(who).or_default();
+        while expiries.front().is_some_and(|first| *first <= now) {
+            expiries.pop_front();
+        }
+        match expiries.front() {
+            Some(first) if expiries.len() >= self.max => Err(*first - now),
+            _ => {
+                expiries.push_back(now + ttl);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_time_to_clean(asked: &AtomicU32) -> bool {
+    asked.fetch_add(1, Ordering::Relaxed) % ASKED_PER_CLEANING == ASKED_PER_CLEANING - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retrysafe_core::Key;
+
+    fn id(key: &str) -> Id {
+        Id::of(&Scope::anonymous(), &Key::new(key).unwrap().digest())
+    }
+
+    #[test]
+    fn each_scope_and_each_key_has_its_own_allowance() {
+        let two = NonZeroU32::new(2);
+        let limiter = Limiter::new(Limits { retries_per_key_per_second: two, ..Limits::default() });
+        let scope = Scope::anonymous();
+        assert_eq!(limiter.admit(&scope, id("a")), Ok(()));
+        assert_eq!(limiter.admit(&scope, id("a")), Ok(()));
+        assert!(matches!(limiter.admit(&scope, id("a")), Err(Refusal::RetryTooFast { .. })));
+        assert_eq!(limiter.admit(&scope, id("b")), Ok(()));
+        assert!(!limiter.counts_new_keys());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_live_key_makes_room_when_it_expires() {
+        let one = NonZeroU32::new(1);
+        let limiter = Limiter::new(Limits { live_keys_per_scope: one, ..Limits::default() });
+        let (scope, ttl) = (Scope::anonymous(), Duration::from_secs(60));
+        assert_eq!(limiter.admit_new(&scope, ttl), Ok(()));
+        let full = Refusal::KeyRateExceeded { retry_after: ttl };
+        assert_eq!(limiter.admit_new(&scope, ttl), Err(full));
+        tokio::time::advance(ttl).await;
+        assert_eq!(limiter.admit_new(&scope, ttl), Ok(()));
+    }
+
+    #[test]
+    fn what_is_remembered_is_cleaned_up() {
+        let limits = Limits { live_keys_per_scope: NonZeroU32::new(9), ..Limits::default() };
+        let limiter = Limiter::new(limits);
+        let live = limiter.live_keys.as_ref().unwrap();
+        for who in 0..u64::from(ASKED_PER_CLEANING) * 3 {
+            live.take(who, Duration::ZERO).unwrap();
+        }
+        assert!(live.expiries.lock().unwrap().len() <= ASKED_PER_CLEANING as usize);
+    }
+}

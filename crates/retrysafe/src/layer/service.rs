@@ -1,0 +1,405 @@
+//! What happens to a request? (the layer's way, from top to bottom)
+//!
+//! Judge it by its head; pass on what is not ours; read it whole; begin; execute, replay, wait or
+//! refuse. Until the begin a request leaves no trace, so it may be dropped at any point.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
+use retrysafe_core::Engine;
+use retrysafe_core::event::Met;
+use retrysafe_core::key::{Key, KeyDigest};
+use retrysafe_core::policy::Mode;
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::record::About;
+use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::store::Store;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::answer::ASK_AGAIN;
+use super::body::{Body, Read, read};
+use super::guarded::Guarded;
+use super::observe::{Observed, UNKEYED};
+use super::report::{Report, Reports};
+use super::request::{self, Asked, Meaning, judge};
+use super::run::{Job, Worked, work};
+use super::running::{Running, Seat};
+use super::settings::{RoutePolicy, Settings};
+use super::stubborn::Stubborn;
+
+/// The first pause before a request that runs in another process is looked at again.
+const POLL_PAUSE: Duration = Duration::from_millis(20);
+
+/// The longest such pause.
+const POLL_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The least that `Retry-After` says: less would invite a tight loop.
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+
+/// A service whose keyed requests take effect once.
+pub struct Idempotency<Svc, S> {
+    inner: Svc,
+    settings: Arc<Settings>,
+    room: Arc<Room<S>>,
+}
+
+/// What all services of one layer share.
+#[derive(Debug)]
+pub(super) struct Room<S> {
+    pub engine: Engine<Guarded<S>>,
+    pub running: Arc<Running>,
+    pub reports: Reports,
+    pub observed: Observed,
+    owners: AtomicU64,
+}
+
+/// What one request is judged by and reported to.
+#[derive(Debug)]
+pub(super) struct Case<S> {
+    pub settings: Arc<Settings>,
+    pub room: Arc<Room<S>>,
+    pub route: Arc<RoutePolicy>,
+    pub report: Arc<Report>,
+}
+
+impl<S: Store> Room<S> {
+    pub(super) fn new(store: S) -> Self {
+        // Owners are told apart by a random beginning and a count: two processes would have to begin
+        // within each other's count to meet.
+        let first = RandomState::new().hash_one(std::process::id());
+        Self {
+            engine: Engine::new(Guarded::new(store)),
+            running: Arc::default(),
+            reports: Reports::default(),
+            observed: Observed::default(),
+            owners: AtomicU64::new(first),
+        }
+    }
+}
+
+impl<S> Room<S> {
+    /// A number of its own for one begin.
+    pub(super) fn owner(&self) -> u64 {
+        self.owners.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl<Svc, S> Idempotency<Svc, S> {
+    pub(super) fn new(inner: Svc, settings: Arc<Settings>, room: Arc<Room<S>>) -> Self {
+        Self { inner, settings, room }
+    }
+}
+
+impl<Svc, S, B, R> Service<Request<B>> for Idempotency<Svc, S>
+where
+    S: Store,
+    Svc: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    Svc::Future: Send + 'static,
+    Svc::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Send,
+{
+    type Response = Response<Body<R>>;
+    type Error = Svc::Error;
+    type Future = ResponseFuture<Svc::Future, R, Svc::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that was made ready serves this request; its clone will be asked for the next.
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let (parts, body) = request.into_parts();
+        let route = (self.settings.policy)(&parts);
+        let asked = judge(&self.settings, &route.policy, &parts);
+        let is_observed = route.policy.mode == Mode::Observe;
+        let key = match asked {
+            Asked::Keyed(key) => key,
+            Asked::NotOurs | Asked::Unkeyed => {
+                if is_observed && matches!(asked, Asked::Unkeyed) {
+                    self.room.reports.of(label(&route, &parts)).observed(UNKEYED);
+                }
+                let request = Request::from_parts(parts, Body::passed(body));
+                return ResponseFuture::passed(inner.call(request));
+            }
+        };
+        let report = self.room.reports.of(label(&route, &parts));
+        let (settings, room) = (Arc::clone(&self.settings), Arc::clone(&self.room));
+        let case = Arc::new(Case { settings, room, route, report });
+        match is_observed {
+            false => ResponseFuture::guarded(guard(case, inner, parts, body, key)),
+            true => ResponseFuture::guarded(observe(case, inner, parts, body, key)),
+        }
+    }
+}
+
+/// What a route is called: its policy's label, or in axum the path that matched.
+fn label<'a>(route: &'a RoutePolicy, parts: &'a Parts) -> &'a str {
+    #[cfg(feature = "axum")]
+    if &*route.label == super::settings::ANY_ROUTE
+        && let Some(path) = parts.extensions.get::<axum::extract::MatchedPath>()
+    {
+        return path.as_str();
+    }
+    let _ = parts;
+    &route.label
+}
+
+/// Answers a keyed request, one way or another.
+async fn guard<Svc, S, B, R>(
+    case: Arc<Case<S>>,
+    inner: Svc,
+    parts: Parts,
+    body: B,
+    key: Result<Key, Refusal>,
+) -> Result<Response<Body<R>>, Svc::Error>
+where
+    S: Store,
+    Svc: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+    Svc::Future: Send + 'static,
+    Svc::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Send,
+{
+    let mut job = match admit(&case, inner, parts, body, key).await {
+        Ok(job) => job,
+        Err(refusal) => return Ok(case.refuse(&refusal)),
+    };
+    let policy = &case.route.policy;
+    let patience = request::preferred_wait(&job.parts).unwrap_or(policy.wait_max);
+    let deadline = Instant::now() + patience.min(policy.wait_max);
+    let (mut pause, mut was_woken) = (POLL_PAUSE, false);
+    loop {
+        let (id, key) = (job.id, job.key);
+        let work = Stubborn::new(work(Arc::clone(&case), job));
+        let left = match tokio::time::timeout(policy.lease_max, work).await {
+            Ok(Worked::Answered(answer)) => return answer,
+            Ok(Worked::Busy(left, back)) => {
+                job = *back;
+                left
+            }
+            // The execution goes on by itself, and its late settle counts.
+            Err(_) => {
+                let lost = Refusal::AnswerLost { timed_out: true, retry_after: ASK_AGAIN };
+                return Ok(case.refuse(&lost));
+            }
+        };
+        let may_wait = !was_woken && Instant::now() < deadline;
+        let may_begin = may_wait
+            && match case.seat(id) {
+                Seat::Here(waiter) => {
+                    // Whoever was woken begins once more. If another one was faster, this one does
+                    // not queue for a third try: a handler that fails would run once per waiter.
+                    was_woken = waiter.until(deadline).await;
+                    was_woken
+                }
+                Seat::Elsewhere => {
+                    tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
+                    pause = (pause * 2).min(POLL_PAUSE_MAX);
+                    true
+                }
+                Seat::Full => false,
+            };
+        if !may_begin {
+            case.report.met(Met::InProgress, key);
+            return Ok(case.refuse(&Refusal::InProgress { retry_after: case.pace(id, left) }));
+        }
+    }
+}
+
+impl<S> Case<S> {
+    fn seat(&self, id: Id) -> Seat {
+        let (per_key, in_all) = (self.settings.waiters_per_key_max, self.settings.waiters_max);
+        self.room.running.wait(id, per_key, in_all)
+    }
+
+    /// When a running request should have ended: what is usual on its route less what has passed,
+    /// at most until its lease ends.
+    fn pace(&self, id: Id, left: Duration) -> Duration {
+        let passed = self.room.running.elapsed(id).unwrap_or_default();
+        let usual = self.report.usual().saturating_sub(passed);
+        usual.min(left).max(RETRY_AFTER_MIN)
+    }
+}
+
+/// Reads a request whole, and refuses what may not be begun. Nothing is written before its end.
+async fn admit<Svc, S, B>(
+    case: &Case<S>,
+    inner: Svc,
+    parts: Parts,
+    body: B,
+    key: Result<Key, Refusal>,
+) -> Result<Job<Svc>, Refusal>
+where
+    S: Store,
+    B: HttpBody<Data = Bytes>,
+{
+    let policy = &case.route.policy;
+    let (scope, key, id) = identify(case, &parts, key)?;
+    if let Some(limiter) = &case.settings.limiter {
+        limiter.admit(&scope, id)?;
+    }
+    let time_max = Instant::now() + policy.request_time_max;
+    let (body, trailers) = match read(body, policy.request_bytes_max, Some(time_max)).await {
+        Read::Whole(body, trailers) => (body, trailers),
+        Read::Over(_) => return Err(Refusal::BodyTooLarge),
+        Read::Late(_) => return Err(Refusal::BodyTimeout),
+        Read::Broken(_) => return Err(Refusal::BodyBroken),
+    };
+    let print = Meaning::new(&case.settings, policy, &parts, &body).current;
+    if let Some(limiter) = &case.settings.limiter
+        && limiter.counts_new_keys()
+    {
+        let found = case.room.engine.look(id).await.map_err(|_| case.store_unavailable())?;
+        if found.value.is_none() {
+            limiter.admit_new(&scope, policy.ttl)?;
+        }
+    }
+    let about = About {
+        method: parts.method.as_str().into(),
+        route: case.report.label().into(),
+        path: request::path(&parts).into(),
+    };
+    Ok(Job { inner, parts, body, trailers, id, key, scope, print, about })
+}
+
+/// Whose key it is, and what the record is called.
+fn identify<S>(
+    case: &Case<S>,
+    parts: &Parts,
+    key: Result<Key, Refusal>,
+) -> Result<(Scope, KeyDigest, Id), Refusal> {
+    let key = key?.digest();
+    request::check_age(&case.route.policy, parts)?;
+    let scope = (case.settings.scope)(parts).ok_or(Refusal::ScopeUnsafe)?;
+    let id = Id::of(&scope, &key);
+    Ok((scope, key, id))
+}
+
+/// Passes a keyed request on, and reports what would have become of it.
+async fn observe<Svc, S, B, R>(
+    case: Arc<Case<S>>,
+    mut inner: Svc,
+    parts: Parts,
+    body: B,
+    key: Result<Key, Refusal>,
+) -> Result<Response<Body<R>>, Svc::Error>
+where
+    S: Store,
+    Svc: Service<Request<Body<B>>, Response = Response<R>>,
+    B: HttpBody<Data = Bytes>,
+    R: HttpBody<Data = Bytes>,
+{
+    let policy = &case.route.policy;
+    let (finding, body) = match identify(&case, &parts, key) {
+        Err(refusal) => (Some(refusal.code()), Body::passed(body)),
+        Ok((_, _, id)) => {
+            let time_max = Instant::now() + policy.request_time_max;
+            match read(body, policy.request_bytes_max, Some(time_max)).await {
+                Read::Whole(body, trailers) => {
+                    let print = Meaning::new(&case.settings, policy, &parts, &body).current;
+                    let finding = case.room.observed.see(id, print, policy.ttl);
+                    (finding, Body::whole(body, trailers))
+                }
+                Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),
+                Read::Late(body) => (Some(Refusal::BodyTimeout.code()), body),
+                Read::Broken(body) => (Some(Refusal::BodyBroken.code()), body),
+            }
+        }
+    };
+    if let Some(finding) = finding {
+        case.report.observed(finding);
+    }
+    let response = inner.call(Request::from_parts(parts, body)).await?;
+    Ok(response.map(Body::passed))
+}
+
+pin_project_lite::pin_project! {
+    /// The answer of [`Idempotency`], to come.
+    pub struct ResponseFuture<F, R, E>
+    where
+        R: HttpBody,
+    {
+        #[pin]
+        kind: Kind<F, R, E>,
+    }
+}
+
+type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
+
+pin_project_lite::pin_project! {
+    #[project = KindNow]
+    enum Kind<F, R, E>
+    where
+        R: HttpBody,
+    {
+        Passed { #[pin] future: F },
+        Guarded { future: Boxed<R, E> },
+    }
+}
+
+impl<F, R: HttpBody, E> ResponseFuture<F, R, E> {
+    fn passed(future: F) -> Self {
+        Self { kind: Kind::Passed { future } }
+    }
+
+    fn guarded(
+        future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static,
+    ) -> Self {
+        Self { kind: Kind::Guarded { future: Box::pin(future) } }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: HttpBody,
+{
+    type Output = Result<Response<Body<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().kind.project() {
+            KindNow::Guarded { future } => future.as_mut().poll(context),
+            KindNow::Passed { future } => {
+                let response = ready!(future.poll(context));
+                Poll::Ready(response.map(|response| response.map(Body::passed)))
+            }
+        }
+    }
+}
+
+impl<F, R: HttpBody, E> fmt::Debug for ResponseFuture<F, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl<Svc: Clone, S> Clone for Idempotency<Svc, S> {
+    fn clone(&self) -> Self {
+        let (settings, room) = (Arc::clone(&self.settings), Arc::clone(&self.room));
+        Self { inner: self.inner.clone(), settings, room }
+    }
+}
+
+impl<Svc: fmt::Debug, S> fmt::Debug for Idempotency<Svc, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotency").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,234 @@
+//! What can be set, and what holds if nothing is?
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderName, header};
+use retrysafe_core::Policy;
+use retrysafe_core::fingerprint::{Fingerprint, Rules};
+use retrysafe_core::key::{Key, KeyError};
+use retrysafe_core::problem::{Problem, Refusal};
+use retrysafe_core::scope::Scope;
+
+use super::limits::{Limiter, Limits};
+
+/// The header that names a request.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The label of a policy that was set without one.
+pub(super) const ANY_ROUTE: &str = "*";
+
+/// How long a settle is tried before the caller is told that the outcome is unknown. Longer than
+/// any restart of a store should take, shorter than callers' patience.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+/// Waiters per key and in all, unless set otherwise: each holds a connection and its request body.
+const WAITERS: (usize, usize) = (256, 4_096);
+
+/// What a route's operator has decided, and what the route is called in metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoutePolicy {
+    /// What the route is called in records, metrics and logs. Never the request's path.
+    pub label: Arc<str>,
+    /// What its operator has decided.
+    pub policy: Policy,
+}
+
+impl RoutePolicy {
+    /// A policy under a label.
+    pub fn new(label: impl Into<Arc<str>>, policy: Policy) -> Self {
+        Self { label: label.into(), policy }
+    }
+}
+
+pub(super) type PolicyFn = dyn Fn(&Parts) -> Arc<RoutePolicy> + Send + Sync;
+pub(super) type ScopeFn = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
+pub(super) type KeyFn = dyn Fn(&Parts, &Policy) -> Result<Key, KeyError> + Send + Sync;
+pub(super) type PrintFn = dyn Fn(&Parts, &[u8], &Rules) -> Fingerprint + Send + Sync;
+pub(super) type ErrorFn = dyn Fn(&Refusal, Problem) -> Problem + Send + Sync;
+
+/// Everything that can be set.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub policy: Arc<PolicyFn>,
+    pub scope: Arc<ScopeFn>,
+    pub key: Arc<KeyFn>,
+    pub print: Arc<PrintFn>,
+    pub error: Option<Arc<ErrorFn>>,
+    pub limiter: Option<Arc<Limiter>>,
+    pub waiters_per_key_max: usize,
+    pub waiters_max: usize,
+    pub settle_max: Duration,
+    pub trust_outcome_header: bool,
+    pub by_upstream: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let everywhere = Arc::new(RoutePolicy::new(ANY_ROUTE, Policy::default()));
+        Self {
+            policy: Arc::new(move |_| Arc::clone(&everywhere)),
+            scope: Arc::new(scope_of_credential),
+            key: Arc::new(|parts, policy| key_of_header(parts, &IDEMPOTENCY_KEY, policy)),
+            print: Arc::new(super::request::print),
+            error: None,
+            limiter: None,
+            waiters_per_key_max: WAITERS.0,
+            waiters_max: WAITERS.1,
+            settle_max: SETTLE_MAX,
+            trust_outcome_header: false,
+            by_upstream: false,
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("settle_max", &self.settle_max)
+            .field("by_upstream", &self.by_upstream)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the key from a header, by the policy's syntax.
+pub(super) fn key_of_header(
+    parts: &Parts,
+    name: &HeaderName,
+    policy: &Policy,
+) -> Result<Key, KeyError> {
+    let lines = parts.headers.get_all(name).iter().map(|line| line.as_bytes());
+    Key::parse_lines(lines, policy.key_syntax)
+}
+
+/// Who is asking, as far as the request's credential says it: a digest of `Authorization` and of
+/// `X-Api-Key`. A cookie alone says nothing, because it mixes identities with noise; whoever shows
+/// nothing at all is anonymous.
+pub fn scope_of_credential(parts: &Parts) -> Option<Scope> {
+    static CREDENTIALS: [HeaderName; 2] =
+        [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
+    let mut digests = Vec::new();
+    for name in &CREDENTIALS {
+        for line in parts.headers.get_all(name) {
+            digests.push((name.as_str(), Scope::digest_of(line.as_bytes())));
+        }
+    }
+    match digests.is_empty() {
+        false => Some(Scope::of(digests.iter().map(|(name, digest)| (*name, digest.as_bytes())))),
+        true if parts.headers.contains_key(header::COOKIE) => None,
+        true => Some(Scope::anonymous()),
+    }
+}
+
+impl<S> super::IdempotencyLayer<S> {
+    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.settings));
+        self
+    }
+
+    /// What the operator has decided, for every request. In axum each matched path is reported as
+    /// a route of its own.
+    #[must_use]
+    pub fn policy(self, policy: Policy) -> Self {
+        self.route(ANY_ROUTE, policy)
+    }
+
+    /// What the operator has decided, reported under this label.
+    #[must_use]
+    pub fn route(self, label: impl Into<Arc<str>>, policy: Policy) -> Self {
+        let one = Arc::new(RoutePolicy::new(label, policy));
+        self.policy_by(move |_| Arc::clone(&one))
+    }
+
+    /// What the operator has decided, request by request. Keep the policies and hand out the
+    /// `Arc`s: this is asked of every request, also of those that are not covered.
+    #[must_use]
+    pub fn policy_by(
+        self,
+        policy: impl Fn(&Parts) -> Arc<RoutePolicy> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.policy = Arc::new(policy))
+    }
+
+    /// Who is asking. `None` refuses the request: its credential cannot serve as a scope.
+    ///
+    /// A replay skips the handler's own checks, so the scope must be something that a stranger
+    /// cannot forge: put this layer behind authentication and name the account that it found.
+    #[must_use]
+    pub fn scope(self, scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.scope = Arc::new(scope))
+    }
+
+    /// Where the key is read from, instead of the header `Idempotency-Key`.
+    #[must_use]
+    pub fn key_header(self, name: HeaderName) -> Self {
+        self.set(|settings| {
+            settings.key = Arc::new(move |parts, policy| key_of_header(parts, &name, policy));
+        })
+    }
+
+    /// How the key is found, instead of in a header. `KeyError::Missing` says that there is none.
+    #[must_use]
+    pub fn key_by(
+        self,
+        key: impl Fn(&Parts, &Policy) -> Result<Key, KeyError> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.key = Arc::new(key))
+    }
+
+    /// How a request's meaning is taken, from its head, its whole body and the rules to use.
+    /// [`fingerprint_request`](super::fingerprint_request) is the place to begin.
+    #[must_use]
+    pub fn fingerprint(
+        self,
+        print: impl Fn(&Parts, &[u8], &Rules) -> Fingerprint + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.print = Arc::new(print))
+    }
+
+    /// How refusals are written, from the document that would have been sent.
+    #[must_use]
+    pub fn error_body(
+        self,
+        error: impl Fn(&Refusal, Problem) -> Problem + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.error = Some(Arc::new(error)))
+    }
+
+    /// How fast callers may be. Nothing is limited by default.
+    #[must_use]
+    pub fn limits(self, limits: Limits) -> Self {
+        self.set(|settings| settings.limiter = Some(Arc::new(Limiter::new(limits))))
+    }
+
+    /// How many duplicates may wait for one running request, and how many in all.
+    #[must_use]
+    pub fn waiters_max(self, per_key: usize, in_all: usize) -> Self {
+        self.set(|settings| {
+            settings.waiters_per_key_max = per_key;
+            settings.waiters_max = in_all;
+        })
+    }
+
+    /// How long a settle is tried before the caller is told that the outcome is unknown. It is
+    /// tried on behind the caller's back until the policy's `lease_max`.
+    #[must_use]
+    pub fn settle_max(self, settle_max: Duration) -> Self {
+        self.set(|settings| settings.settle_max = settle_max)
+    }
+
+    /// Whether the inner service's `Retrysafe-Outcome` header is believed, and removed.
+    #[must_use]
+    pub fn trust_outcome_header(self, trust: bool) -> Self {
+        self.set(|settings| settings.trust_outcome_header = trust)
+    }
+
+    /// Whether the inner service speaks for another server, so that its 502 and 504 say that nobody
+    /// knows.
+    #[must_use]
+    pub fn by_upstream(self, by_upstream: bool) -> Self {
+        self.set(|settings| settings.by_upstream = by_upstream)
+    }
+}

@@ -1,0 +1,89 @@
+//! How does an outcome become durable, and a doubtful begin undone?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use retrysafe_core::engine::{Lease, Settled};
+use retrysafe_core::key::KeyDigest;
+use retrysafe_core::record::Outcome;
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::Store;
+use tokio::time::Instant;
+
+use super::service::Case;
+use super::stubborn::Stubborn;
+
+/// The first pause between two tries of a store that has failed; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause: a store that comes back is noticed within a second.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How often a begin is withdrawn at the most. With the pauses above this is about a quarter of a
+/// minute; a begin that lands later than that leaves a lease to end, and its record is unknown.
+const WITHDRAWALS_MAX: u32 = 20;
+
+/// Settles, with the same fence as often as it takes. Says `None` when it took too long for the
+/// caller; it is tried on without it, until the policy's `lease_max`.
+pub(super) async fn settle<S: Store>(
+    case: &Arc<Case<S>>,
+    key: KeyDigest,
+    lease: Lease,
+    outcome: Outcome,
+) -> Option<Settled> {
+    let lease = match case.room.engine.settle(lease, &outcome).await {
+        Ok(settled) => {
+            case.report.settled(key, &outcome, &settled);
+            return Some(settled);
+        }
+        Err(unsettled) => unsettled.lease,
+    };
+    let again = Stubborn::new(settle_again(Arc::clone(case), key, lease, outcome));
+    let settled = tokio::time::timeout(case.settings.settle_max, again).await.ok().flatten();
+    if settled.is_none() {
+        case.report.not_durable(key);
+    }
+    settled
+}
+
+async fn settle_again<S: Store>(
+    case: Arc<Case<S>>,
+    key: KeyDigest,
+    mut lease: Lease,
+    outcome: Outcome,
+) -> Option<Settled> {
+    let _counted = case.room.running.count();
+    let give_up_at = Instant::now() + case.route.policy.lease_max.max(case.settings.settle_max);
+    let mut pause = PAUSE;
+    while Instant::now() < give_up_at {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+        match case.room.engine.settle(lease, &outcome).await {
+            Ok(settled) => {
+                case.report.settled(key, &outcome, &settled);
+                return Some(settled);
+            }
+            Err(unsettled) => lease = unsettled.lease,
+        }
+    }
+    None
+}
+
+/// Takes back a begin that may have been applied, so that its key is not stuck. Nobody waits for
+/// this: the caller has been told that nothing was executed, which is true either way.
+pub(super) fn withdraw<S: Store>(case: &Arc<Case<S>>, id: Id, key: KeyDigest, owner: u64) {
+    let (case, counted) = (Arc::clone(case), case.room.running.count());
+    tokio::spawn(async move {
+        let _counted = counted;
+        let mut pause = PAUSE;
+        for _ in 0..WITHDRAWALS_MAX {
+            // "Nothing to take back" is asked again as well: the begin may still be on its way.
+            if let Ok(true) = case.room.engine.withdraw(id, owner).await {
+                return case.report.withdrawn(key, true);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        case.report.withdrawn(key, false);
+    });
+}

@@ -17,10 +17,10 @@ pub fn run() {
     let documents = [
         ("1 KB, as a client writes it", small.clone()),
         ("1 KB, with spaces (Python's style)", spaced(&small)),
-        ("1 KB, pretty-printed", pretty(&small)),
+        ("1 KB, sorted and pretty-printed", pretty(&small)),
         ("1 KB, canonical already", canonical(&small)),
         ("64 KB, as a client writes it", large.clone()),
-        ("64 KB, pretty-printed", pretty(&large)),
+        ("64 KB, sorted and pretty-printed", pretty(&large)),
         ("64 KB, canonical already", canonical(&large)),
     ];
 

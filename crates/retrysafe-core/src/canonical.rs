@@ -371,23 +371,30 @@ impl<'a, 's> Reader<'a, 's> {
     }
 
     /// Reads a string, of which the opening quote is next; tells whether it holds an escape.
-    #[inline]
+    #[inline(always)]
     fn string(&mut self) -> Option<bool> {
-        self.at += 1;
-        let mut escaped = false;
+        self.at = string::plain_run(self.bytes, self.at + 1);
+        if self.peek()? == b'"' {
+            self.at += 1;
+            return Some(false);
+        }
+        self.escaped_string()?;
+        Some(true)
+    }
+
+    /// Reads on in a string that has stopped being plain.
+    #[inline(never)]
+    fn escaped_string(&mut self) -> Option<()> {
         loop {
-            self.at = string::plain_run(self.bytes, self.at);
             match self.peek()? {
                 b'"' => {
                     self.at += 1;
-                    return Some(escaped);
+                    return Some(());
                 }
-                b'\\' => {
-                    escaped = true;
-                    self.escape()?;
-                }
+                b'\\' => self.escape()?,
                 _ => return None,
             }
+            self.at = string::plain_run(self.bytes, self.at);
         }
     }
 

@@ -180,7 +180,12 @@ impl<'a> Arrangement<'a> {
                 if count > 0 {
                     arranged.push(b',');
                 }
-                self.write_piece(form, *inner, arranged)?;
+                // Most members hold nothing to arrange, and need no call to find that out.
+                if self.slots.get(inner.slot as usize).is_some_and(|slot| slot.start < inner.end) {
+                    self.write_piece(form, *inner, arranged)?;
+                } else {
+                    append(arranged, form, inner.start as usize, inner.end as usize);
+                }
             }
             from = slot.end;
             next = slot.next;

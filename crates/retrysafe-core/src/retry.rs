@@ -70,6 +70,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// A call that another process has begun: it may have been sent before.
+    pub fn resumed() -> Self {
+        Self { attempts: 0, may_have_run: true }
+    }
+
     /// Decides what to do after an attempt.
     ///
     /// `spent` is the time since the call began, `chance` a number from 0 to 1 for the jitter, and
@@ -84,20 +89,19 @@ impl Call {
     ) -> Next {
         self.attempts = self.attempts.saturating_add(1);
         let asked = match heard {
-            Heard::Answer { status, code, retry_after } => match meaning(status, code) {
-                Meaning::Final => return Next::Done,
-                Meaning::NotRun => {
-                    // The server vouches for this key: whatever an earlier attempt did, it has
-                    // not been executed.
-                    self.may_have_run = false;
-                    retry_after
+            Heard::Answer { status, code, retry_after } => {
+                match meaning(status, code, retry_after.is_some()) {
+                    Meaning::Final => return Next::Done,
+                    // It answers this attempt, and an earlier one may have run.
+                    Meaning::Barred if self.may_have_run => return Next::OutcomeUnknown,
+                    Meaning::Barred => return Next::Done,
+                    Meaning::Doubt => {
+                        self.may_have_run = true;
+                        retry_after
+                    }
+                    Meaning::Busy => retry_after,
                 }
-                Meaning::Doubt => {
-                    self.may_have_run = true;
-                    retry_after
-                }
-                Meaning::Busy => retry_after,
-            },
+            }
             Heard::NotSent => None,
             Heard::Lost => {
                 self.may_have_run = true;
@@ -121,6 +125,11 @@ impl Call {
         self.attempts
     }
 
+    /// Whether any attempt so far may have been executed.
+    pub fn may_have_run(&self) -> bool {
+        self.may_have_run
+    }
+
     /// Full jitter: anything from nothing to the ceiling, so that callers who failed together do
     /// not come back together.
     fn pause(&self, patience: &Patience, chance: f64) -> Duration {
@@ -133,21 +142,26 @@ impl Call {
 enum Meaning {
     /// No retry will change it.
     Final,
-    /// Try again; it says that nothing was executed.
-    NotRun,
+    /// No retry will change it, but it was said at the door: it does not tell what became of an
+    /// earlier attempt.
+    Barred,
     /// Try again; it may have been executed.
     Doubt,
-    /// Try again; it says nothing about execution.
+    /// Try again; it says nothing about execution. Not even "this key is new" would: an earlier
+    /// attempt may still be on its way.
     Busy,
 }
 
-fn meaning(status: u16, code: Option<&str>) -> Meaning {
+fn meaning(status: u16, code: Option<&str>, names_a_time: bool) -> Meaning {
     match (status, code) {
         (_, Some("outcome_unknown")) => Meaning::Doubt,
         (_, Some("store_unavailable" | "upstream_unreachable")) => Meaning::Busy,
         (409 | 202, Some("request_in_progress" | "idempotency_key_in_use")) => Meaning::Doubt,
-        (429, Some("key_rate_exceeded")) => Meaning::NotRun,
+        // The draft's 409 means "still running" and has no code of its own. An application's
+        // conflict does not say when to come back.
+        (409, _) if names_a_time => Meaning::Doubt,
         (408 | 425 | 429, _) => Meaning::Busy,
+        (401 | 403 | 404 | 407 | 412 | 421, _) => Meaning::Barred,
         // 501 and 505 speak of the request's form: the next one would look the same.
         (501 | 505, _) => Meaning::Final,
         // A 5xx without a word about it may come from anywhere between here and the handler.
@@ -274,6 +288,28 @@ mod tests {
         assert_eq!(end(Heard::Lost, answer(503, Some("store_unavailable"))), Next::OutcomeUnknown);
         assert_eq!(end(Heard::NotSent, answer(429, Some("key_rate_exceeded"))), Next::GiveUp);
         assert_eq!(end(Heard::Lost, answer(201, None)), Next::Done);
+        // A new key may be the lost attempt's own, overtaken on its way.
+        assert_eq!(end(Heard::Lost, answer(429, Some("key_rate_exceeded"))), Next::OutcomeUnknown);
+    }
+
+    #[test]
+    fn an_answer_at_the_door_does_not_settle_an_earlier_attempt() {
+        for status in [401, 403, 404, 407, 412, 421] {
+            let mut call = Call::default();
+            call.next(&Patience::default(), Heard::Lost, Duration::ZERO, 0.0, 0);
+            let end = call.next(&Patience::default(), answer(status, None), Duration::ZERO, 0.0, 0);
+            assert_eq!(end, Next::OutcomeUnknown, "{status}");
+        }
+        let mut resumed = Call::resumed();
+        let end = resumed.next(&Patience::default(), answer(401, None), Duration::ZERO, 0.0, 0);
+        assert_eq!(end, Next::OutcomeUnknown);
+    }
+
+    #[test]
+    fn a_conflict_is_final_unless_it_names_a_time() {
+        assert_eq!(next(answer(409, Some("name_taken"))), Next::Done);
+        let later = Heard::Answer { status: 409, code: None, retry_after: Some(b"1") };
+        assert_eq!(next(later), Next::Retry(Duration::from_secs(1)));
     }
 
     #[test]

@@ -19,3 +19,5 @@ mod journal;
 mod reqwest;
 mod retries;
 mod server;
+#[cfg(feature = "axum")]
+mod together;

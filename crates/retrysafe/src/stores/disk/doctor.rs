@@ -141,7 +141,8 @@ fn examine(path: &Path) -> Result<(Report, Vec<Salvaged>), OpenError> {
             None
         }
     };
-    let mut examiner = Examiner { store, segments: Vec::new(), latest: HashMap::new(), state: None };
+    let mut examiner =
+        Examiner { store, segments: Vec::new(), latest: HashMap::new(), state: None };
     for name in names.iter().filter(|n| n.starts_with("segment-") && !n.ends_with(".new")) {
         examiner.segment(&folder, name)?;
     }

@@ -64,9 +64,9 @@ impl fmt::Display for OpenError {
                 "the store is in use by process {pid}; a disk store has one owner: stop that \
                  process, or give this one a folder of its own"
             ),
-            Self::Busy { pid: None } => f.write_str(
-                "the store is in use by another process; a disk store has one owner",
-            ),
+            Self::Busy { pid: None } => {
+                f.write_str("the store is in use by another process; a disk store has one owner")
+            }
             Self::NotAStore { found } => write!(
                 f,
                 "the folder holds `{found}` and is not a retrysafe store; name an empty folder"

@@ -163,8 +163,8 @@ impl SegmentHeader {
     /// The header in this sector; `None` if there is no intact one.
     pub(crate) fn decode(sector: &[u8]) -> Option<Self> {
         let checked = sector.get(8..SECTOR)?;
-        let intact = u32_at(sector, 0)? == SEGMENT_MAGIC
-            && u32_at(sector, 4)? == crc32c::crc32c(checked);
+        let intact =
+            u32_at(sector, 0)? == SEGMENT_MAGIC && u32_at(sector, 4)? == crc32c::crc32c(checked);
         if !intact {
             return None;
         }

@@ -307,7 +307,8 @@ impl Log {
         let generation = self.generation + 1;
         self.segments.turn(generation);
         let Some((slot, _)) = self.segments.newest() else { return };
-        let mut generations = self.shared.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut generations =
+            self.shared.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let count = generations.len().max(usize::from(slot) + 1);
         generations.resize(count, 0);
         if let Some(place) = generations.get_mut(usize::from(slot)) {

@@ -119,8 +119,7 @@ fn create(folder: &dyn Folder, names: &[String], settings: &Settings) -> Result<
         }
     }
     for slot in 0..SEGMENTS_FIRST {
-        fill(folder, slot, settings.segment_bytes)
-            .map_err(OpenError::io("fill", name_of(slot)))?;
+        fill(folder, slot, settings.segment_bytes).map_err(OpenError::io("fill", name_of(slot)))?;
     }
     let random = std::hash::RandomState::new().build_hasher().finish();
     let store = StoreFile { store: random, segment_bytes: settings.segment_bytes };
@@ -224,8 +223,7 @@ impl Found {
         };
         let name = name_of(*slot);
         let (_, place) = self.place(*generation)?;
-        let mut end =
-            End { generation: *generation, offset: SECTOR as u32, state: header.state };
+        let mut end = End { generation: *generation, offset: SECTOR as u32, state: header.state };
         let mut body = Vec::new();
         while let Some(batch) =
             place.batch(end.offset, &mut body).map_err(OpenError::io("read", &name))?

@@ -1,0 +1,20 @@
+//! Does the layer keep its promise, over real sockets?
+
+#[path = "layer/answers.rs"]
+mod answers;
+#[path = "layer/bytes.rs"]
+mod bytes;
+#[path = "layer/crowd.rs"]
+mod crowd;
+#[path = "layer/cuts.rs"]
+mod cuts;
+#[path = "layer/leaving.rs"]
+mod leaving;
+#[path = "layer/observed.rs"]
+mod observed;
+#[path = "layer/outcomes.rs"]
+mod outcomes;
+#[path = "layer/stage.rs"]
+mod stage;
+#[path = "layer/storms.rs"]
+mod storms;

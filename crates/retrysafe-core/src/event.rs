@@ -137,6 +137,20 @@ metrics! {
     DEAD_LETTERED = Gauge "retrysafe_dead_lettered" [];
     /// Observed requests that would have been treated otherwise, by route and finding.
     OBSERVED = Counter "retrysafe_observed_total" ["route", "finding"];
+    /// Requests that the gateway answered, by route and class of the status.
+    REQUESTS = Counter "retrysafe_requests_total" ["route", "class"];
+    /// Requests that the gateway refused at the door, by code.
+    DOOR_REFUSALS = Counter "retrysafe_door_refusals_total" ["code"];
+    /// Connections of callers that are open.
+    CONNECTIONS = Gauge "retrysafe_connections" [];
+    /// Sends to the upstream that failed, by how far they got.
+    UPSTREAM_FAILURES = Counter "retrysafe_upstream_failures_total" ["reached"];
+    /// Actions of operators, by verb and result.
+    ADMIN_ACTIONS = Counter "retrysafe_admin_actions_total" ["verb", "result"];
+    /// Whether the last reload of the configuration was taken.
+    RELOADED = Gauge "retrysafe_config_last_reload_successful" [];
+    /// Always one; the labels say what is running.
+    BUILD = Gauge "retrysafe_build_info" ["version"];
 }
 
 #[cfg(test)]

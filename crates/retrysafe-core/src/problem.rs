@@ -87,6 +87,21 @@ pub enum Refusal {
     BodyTimeout,
     /// The request body broke off or was malformed.
     BodyBroken,
+    /// Two servers could read this request differently, for this reason.
+    Malformed(&'static str),
+    /// The method is never passed on.
+    MethodRefused,
+    /// The request expects something that nobody promises.
+    ExpectationFailed,
+    /// The request body has a transfer coding that is not passed on.
+    CodingUnsupported,
+    /// An unprotected request was sent on, and no whole answer came back.
+    UpstreamFailed {
+        /// Whether time ran out, or the connection broke.
+        timed_out: bool,
+    },
+    /// The caller has no such key, or may not ask.
+    KeyNotFound,
 }
 
 /// A refusal as it is sent.
@@ -114,6 +129,7 @@ impl Refusal {
         let status = self.status_in(status, dialect, in_flight);
         let detail = match self {
             Self::KeyInvalid(error) => error.to_string(),
+            Self::Malformed(why) => format!("{why}."),
             Self::KeyMissing
             | Self::KeyReused
             | Self::InProgress { .. }
@@ -130,7 +146,12 @@ impl Refusal {
             | Self::RequestTooOld
             | Self::BodyTooLarge
             | Self::BodyTimeout
-            | Self::BodyBroken => detail.to_owned(),
+            | Self::BodyBroken
+            | Self::MethodRefused
+            | Self::ExpectationFailed
+            | Self::CodingUnsupported
+            | Self::UpstreamFailed { .. }
+            | Self::KeyNotFound => detail.to_owned(),
         };
         let retry_after = self.retry_after();
         let (content_type, body) = match dialect {
@@ -267,6 +288,45 @@ impl Refusal {
                 "The request body is not whole",
                 "Nothing was executed, and the key is still free.",
             ),
+            Self::Malformed(_) => {
+                Row(S::BAD_REQUEST, "request_malformed", "The request is not well formed", "")
+            }
+            Self::MethodRefused => Row(
+                S::METHOD_NOT_ALLOWED,
+                "method_refused",
+                "The method is not passed on",
+                "CONNECT and TRACE end here.",
+            ),
+            Self::ExpectationFailed => Row(
+                S::EXPECTATION_FAILED,
+                "expectation_failed",
+                "The expectation cannot be met",
+                "Only 100-continue may be expected.",
+            ),
+            Self::CodingUnsupported => Row(
+                S::NOT_IMPLEMENTED,
+                "coding_unsupported",
+                "The transfer coding is not known",
+                "A request body may be chunked, and nothing else.",
+            ),
+            Self::UpstreamFailed { timed_out: false } => Row(
+                S::BAD_GATEWAY,
+                "upstream_failed",
+                "The answer was lost",
+                "The request was sent on, and no whole answer came back. It carried no key, so it may have taken effect and nobody will know.",
+            ),
+            Self::UpstreamFailed { timed_out: true } => Row(
+                S::GATEWAY_TIMEOUT,
+                "upstream_failed",
+                "The answer did not come in time",
+                "The request was sent on, and no answer came in time. It carried no key, so it may have taken effect and nobody will know.",
+            ),
+            Self::KeyNotFound => Row(
+                S::NOT_FOUND,
+                "key_not_found",
+                "There is no such key",
+                "The caller has no live record of this key here.",
+            ),
         }
     }
 
@@ -304,7 +364,13 @@ impl Refusal {
             | Self::RequestTooOld
             | Self::BodyTooLarge
             | Self::BodyTimeout
-            | Self::BodyBroken => None,
+            | Self::BodyBroken
+            | Self::Malformed(_)
+            | Self::MethodRefused
+            | Self::ExpectationFailed
+            | Self::CodingUnsupported
+            | Self::UpstreamFailed { .. }
+            | Self::KeyNotFound => None,
         }
     }
 
@@ -351,14 +417,20 @@ impl Refusal {
             | Self::RequestTooOld
             | Self::BodyTooLarge
             | Self::BodyTimeout
-            | Self::BodyBroken => ("invalid_request_error", code),
+            | Self::BodyBroken
+            | Self::Malformed(_)
+            | Self::MethodRefused
+            | Self::ExpectationFailed
+            | Self::CodingUnsupported
+            | Self::KeyNotFound => ("invalid_request_error", code),
             Self::OutcomeUnknown { .. }
             | Self::AnswerLost { .. }
             | Self::Panicked { .. }
             | Self::NotDurable { .. }
             | Self::ResponseNotStored { .. }
             | Self::StoreUnavailable { .. }
-            | Self::UpstreamUnreachable { .. } => ("api_error", code),
+            | Self::UpstreamUnreachable { .. }
+            | Self::UpstreamFailed { .. } => ("api_error", code),
             Self::KeyRateExceeded { .. } | Self::RetryTooFast { .. } => ("rate_limit_error", code),
         };
         let mut json =
@@ -419,6 +491,13 @@ mod tests {
             (Refusal::BodyTooLarge, 413, "request_too_large"),
             (Refusal::BodyTimeout, 408, "request_timeout"),
             (Refusal::BodyBroken, 400, "request_broken"),
+            (Refusal::Malformed("the Host header is missing"), 400, "request_malformed"),
+            (Refusal::MethodRefused, 405, "method_refused"),
+            (Refusal::ExpectationFailed, 417, "expectation_failed"),
+            (Refusal::CodingUnsupported, 501, "coding_unsupported"),
+            (Refusal::UpstreamFailed { timed_out: false }, 502, "upstream_failed"),
+            (Refusal::UpstreamFailed { timed_out: true }, 504, "upstream_failed"),
+            (Refusal::KeyNotFound, 404, "key_not_found"),
         ]
     }
 

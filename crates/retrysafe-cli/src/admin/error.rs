@@ -1,0 +1,67 @@
+//! What is an operator told when something cannot be done?
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use retrysafe_core::StoreError;
+use serde_json::json;
+
+/// Why an operator's request is refused.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The token is missing or wrong.
+    Unauthorized,
+    /// There is no such record or page.
+    NotFound,
+    /// The record was decided before, or the verb is not for its state, which is this.
+    Conflict(&'static str),
+    /// The request makes no sense, for this reason.
+    Invalid(String),
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let (status, code, detail) = match self {
+            Self::Unauthorized => (
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "Send the admin token as a bearer token.".to_owned(),
+            ),
+            Self::NotFound => {
+                (StatusCode::NOT_FOUND, "not_found", "There is nothing here.".to_owned())
+            }
+            Self::Conflict(state) => (
+                StatusCode::CONFLICT,
+                "already_decided",
+                format!("The record is {state}; this is not for that state. Nothing was changed."),
+            ),
+            Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid", why),
+            Self::Store(error) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
+            }
+        };
+        let document = json!({
+            "type": "about:blank",
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "code": code,
+            "detail": detail,
+        });
+        let mut response = (status, Json(document)).into_response();
+        let headers = response.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

@@ -1,0 +1,296 @@
+//! What can an operator see of keys, and do to them?
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use http::{HeaderName, HeaderValue, StatusCode};
+use retrysafe_core::engine::Ruled;
+use retrysafe_core::event;
+use retrysafe_core::machine::{Evidence, Proof, Verdict};
+use retrysafe_core::record::{Answer, Judge, Record, Standing};
+use retrysafe_core::response::{StoredResponse, is_stripped};
+use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::store::{Cursor, Filter, PAGE_MAX, Stamped, Store};
+use retrysafe_core::time::Time;
+use retrysafe_core::{Key, StoreError, units};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::Refused;
+use super::{Admin, Shared, view};
+
+/// How many keys a page has unless asked otherwise.
+const LIMIT: usize = 100;
+
+/// The largest answer an operator may give, in bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Which keys to list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listing {
+    state: Option<String>,
+    route: Option<String>,
+    scope: Option<String>,
+    older_than: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Find {
+    key: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Because {
+    reason: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resolve {
+    outcome: String,
+    reason: Option<String>,
+    response: Option<Given>,
+}
+
+/// An answer that an operator gives.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    status: u16,
+    #[serde(default)]
+    headers: Vec<(String, String)>,
+    body: Option<String>,
+    body_base64: Option<String>,
+}
+
+pub(crate) async fn list<S: Store>(
+    State(admin): Shared<S>,
+    query: Result<Query<Listing>, QueryRejection>,
+) -> Result<Json<Value>, Refused> {
+    let Query(listing) = query.map_err(|why| Refused::Invalid(why.body_text()))?;
+    let filter = filter(&admin, &listing).await?;
+    let after = match &listing.cursor {
+        None => None,
+        Some(text) => Some(Cursor(
+            URL_SAFE_NO_PAD
+                .decode(text)
+                .map_err(|_| Refused::Invalid("`cursor` is not one of ours".into()))?,
+        )),
+    };
+    let limit = listing.limit.unwrap_or(LIMIT).clamp(1, PAGE_MAX);
+    page(&admin, filter, after, limit).await.map(Json)
+}
+
+pub(crate) async fn find<S: Store>(
+    State(admin): Shared<S>,
+    body: Bytes,
+) -> Result<Json<Value>, Refused> {
+    let Find { key } = read(&body)?;
+    let key = Key::parse_lines([key.as_bytes()], Default::default())
+        .or_else(|_| Key::new(&key))
+        .map_err(|error| Refused::Invalid(error.to_string()))?;
+    let filter = Filter { key: Some(key.digest()), ..Filter::default() };
+    page(&admin, filter, None, PAGE_MAX).await.map(Json)
+}
+
+pub(crate) async fn show<S: Store>(
+    State(admin): Shared<S>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    let found = admin.engine().look(parse(&id)?).await?;
+    let record = found.value.ok_or(Refused::NotFound)?;
+    Ok(Json(view::whole(&record)))
+}
+
+pub(crate) async fn resolve<S: Store>(
+    State(admin): Shared<S>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Refused> {
+    let Resolve { outcome, reason, response } = read(&body)?;
+    let evidence = match (outcome.as_str(), response) {
+        ("completed", Some(given)) => Evidence::Executed(given.answer()?),
+        ("completed", None) => Evidence::Executed(Answer::NotKept { status: None, location: None }),
+        ("failed_retryable", None) => Evidence::NotExecuted(Proof::operator()),
+        ("failed_retryable", Some(_)) => {
+            return Err(Refused::Invalid("what was not executed has no `response`".into()));
+        }
+        _ => {
+            let why = "`outcome` is completed or failed_retryable";
+            return Err(Refused::Invalid(why.into()));
+        }
+    };
+    decide(&admin, &id, "resolve", evidence, reason.as_deref()).await
+}
+
+pub(crate) async fn release<S: Store>(
+    State(admin): Shared<S>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Refused> {
+    let Because { reason } = read(&body)?;
+    let evidence = Evidence::NotExecuted(Proof::operator());
+    decide(&admin, &id, "release", evidence, reason.as_deref()).await
+}
+
+pub(crate) async fn expire<S: Store>(
+    State(admin): Shared<S>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Refused> {
+    let Because { reason } = read(&body)?;
+    let (id, reason) = (parse(&id)?, needed(reason.as_deref())?);
+    let ruled = admin.engine().expire(id, reason).await;
+    ruling(id, "expire", reason, ruled)
+}
+
+async fn decide<S: Store>(
+    admin: &Admin<S>,
+    id: &str,
+    verb: &'static str,
+    evidence: Evidence,
+    reason: Option<&str>,
+) -> Result<Json<Value>, Refused> {
+    let (id, reason) = (parse(id)?, needed(reason)?);
+    let standing = evidence.standing();
+    let verdict = Verdict { evidence, judge: Judge::Operator, reason: reason.into() };
+    let ruled = admin.engine().resolve(id, &verdict).await;
+    if let Ok(Ruled::Done(_)) = &ruled {
+        let labels = [("standing", standing.name()), ("judge", Judge::Operator.name())];
+        metrics::counter!(event::RECONCILE_RESOLVED.name, &labels).increment(1);
+    }
+    ruling(id, verb, reason, ruled)
+}
+
+/// Audits an action, and says what became of it. The reason is on the record's timeline too.
+fn ruling(
+    id: Id,
+    verb: &'static str,
+    reason: &str,
+    ruled: Result<Ruled, StoreError>,
+) -> Result<Json<Value>, Refused> {
+    let (result, answer) = match ruled {
+        Ok(Ruled::Done(record)) => ("done", Ok(Json(view::whole(&record)))),
+        Ok(Ruled::Refused(record)) => ("refused", Err(Refused::Conflict(record.standing().name()))),
+        Ok(Ruled::Absent) => ("absent", Err(Refused::NotFound)),
+        Err(error) => ("failed", Err(error.into())),
+    };
+    tracing::info!(target: "audit", verb, %id, reason, result, "admin_action");
+    metrics::counter!(event::ADMIN_ACTIONS.name, "verb" => verb, "result" => result).increment(1);
+    answer
+}
+
+async fn page<S: Store>(
+    admin: &Admin<S>,
+    filter: Filter,
+    after: Option<Cursor>,
+    limit: usize,
+) -> Result<Value, Refused> {
+    let query = retrysafe_core::store::Query { filter, after, limit };
+    let Stamped { now, value } = admin.engine().store().scan(query).await?;
+    let live = |record: &&Record| !record.is_expired(now);
+    Ok(json!({
+        "keys": value.records.iter().filter(live).map(view::summary).collect::<Vec<_>>(),
+        "damaged": value.damaged.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "cursor": value.next.map(|cursor| URL_SAFE_NO_PAD.encode(cursor.0)),
+    }))
+}
+
+async fn filter<S: Store>(admin: &Admin<S>, listing: &Listing) -> Result<Filter, Refused> {
+    let standing = match listing.state.as_deref() {
+        None | Some("") => None,
+        Some(name) => Some(Standing::parse(name).ok_or_else(|| {
+            let names = Standing::ALL.map(Standing::name).join(", ");
+            Refused::Invalid(format!("`state` is one of {names}"))
+        })?),
+    };
+    let created_before = match &listing.older_than {
+        None => None,
+        Some(text) => {
+            let age = units::parse_duration(text)
+                .map_err(|error| Refused::Invalid(format!("`older_than`: {error}")))?;
+            // The store's clock counts, not ours; it answers with every call.
+            let now = admin.engine().look(Id::from_bytes([0; 32])).await?.now;
+            let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            Some(Time::from_ms(now.as_ms().saturating_sub(ms)))
+        }
+    };
+    Ok(Filter {
+        standing,
+        lease_over: false,
+        scope: listing.scope.as_deref().map(scope).transpose()?,
+        route: listing.route.as_deref().map(Into::into),
+        key: None,
+        created_before,
+    })
+}
+
+/// A scope as it is shown (`x-tenant=acme route=/pay`), or the digits of `scope_hex` after `hex:`.
+fn scope(text: &str) -> Result<Scope, Refused> {
+    if let Some(digits) = text.strip_prefix("hex:") {
+        let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+        let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
+        let bytes = bytes.ok_or_else(|| Refused::Invalid("`scope` is not hexadecimal".into()))?;
+        return Ok(Scope::from_bytes(&bytes));
+    }
+    let parts = text.split(' ').map(|part| part.split_once('=').unwrap_or((part, "")));
+    Ok(Scope::of(parts.map(|(name, value)| (name, value.as_bytes()))))
+}
+
+impl Given {
+    fn answer(self) -> Result<Answer, Refused> {
+        let invalid = |why: String| Refused::Invalid(why);
+        let status = StatusCode::from_u16(self.status)
+            .ok()
+            .filter(|status| status.as_u16() >= 200)
+            .ok_or_else(|| invalid(format!("{} is not a final status", self.status)))?;
+        let mut headers = Vec::new();
+        for (name, value) in &self.headers {
+            let parsed = HeaderName::from_bytes(name.as_bytes()).ok();
+            let pair = parsed.zip(HeaderValue::from_str(value).ok());
+            let (name, value) = pair.ok_or_else(|| invalid(format!("{name:?} is no header")))?;
+            if is_stripped(&name) {
+                return Err(invalid(format!("{name} is never replayed")));
+            }
+            headers.push((name, value));
+        }
+        let body: Bytes = match (self.body, self.body_base64) {
+            (Some(_), Some(_)) => {
+                return Err(invalid("give `body` or `body_base64`, not both".into()));
+            }
+            (Some(text), None) => text.into(),
+            (None, Some(text)) => {
+                STANDARD.decode(text).map_err(|error| invalid(error.to_string()))?.into()
+            }
+            (None, None) => Bytes::new(),
+        };
+        if body.len() > ANSWER_BYTES_MAX {
+            return Err(invalid(format!("the body is larger than {ANSWER_BYTES_MAX} bytes")));
+        }
+        Ok(Answer::Kept(StoredResponse { status, headers, body }))
+    }
+}
+
+fn parse(id: &str) -> Result<Id, Refused> {
+    Id::parse(id).ok_or(Refused::NotFound)
+}
+
+/// Every action has a reason: it is what the next operator will read.
+fn needed(reason: Option<&str>) -> Result<&str, Refused> {
+    match reason.map(str::trim) {
+        Some(reason) if !reason.is_empty() => Ok(reason),
+        Some(_) | None => Err(Refused::Invalid("say why, in `reason`".into())),
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| Refused::Invalid(error.to_string()))
+}

@@ -1,0 +1,115 @@
+//! How is a record shown to an operator?
+//!
+//! Everything but what could hurt: never the key, the request's body, the answer's body or a
+//! credential. Times are RFC 3339, by the store's clock.
+
+use retrysafe_core::record::{Answer, Happened, Moment, Record, State};
+use retrysafe_core::time::Time;
+use serde_json::{Map, Value, json};
+
+/// A store's time as people and machines read it.
+pub(crate) fn time(at: Time) -> String {
+    let ms = i64::try_from(at.as_ms()).unwrap_or(i64::MAX);
+    match jiff::Timestamp::from_millisecond(ms) {
+        Ok(stamp) => format!("{stamp:.3}"),
+        Err(_) => format!("{ms}ms"),
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A record in a list.
+pub(crate) fn summary(record: &Record) -> Value {
+    let mut shown = Map::new();
+    let mut put = |name: &str, value: Value| {
+        shown.insert(name.into(), value);
+    };
+    put("id", record.id.to_string().into());
+    put("state", record.standing().name().into());
+    put("method", (*record.about.method).into());
+    put("route", (*record.about.route).into());
+    put("path", (*record.about.path).into());
+    put("scope", record.scope.to_string().into());
+    put("scope_hex", hex(record.scope.as_bytes()).into());
+    put("key", record.key.to_string().into());
+    put("fence", record.fence.0.into());
+    put("attempts", record.attempts.into());
+    put("created_at", time(record.created_at).into());
+    put("expires_at", record.expires_at().map(time).into());
+    match &record.state {
+        State::InProgress { begun_at, lease_until, .. } => {
+            put("begun_at", time(*begun_at).into());
+            put("lease_until", time(*lease_until).into());
+        }
+        State::Completed { answer, settled_at, .. } => {
+            put("settled_at", time(*settled_at).into());
+            put("status", answer.status().map(|status| status.as_u16()).into());
+            match answer {
+                Answer::Kept(response) => put("response_bytes", response.body.len().into()),
+                Answer::NotKept { .. } => put("response_bytes", Value::Null),
+            }
+        }
+        State::FailedRetryable { settled_at, .. } => put("settled_at", time(*settled_at).into()),
+        State::Unknown { since, doubt, lookups } => {
+            put("since", time(*since).into());
+            put("doubt", doubt.name().into());
+            put("lookups", (*lookups).into());
+        }
+    }
+    Value::Object(shown)
+}
+
+/// A record by itself, with what happened to it.
+pub(crate) fn whole(record: &Record) -> Value {
+    let mut shown = summary(record);
+    if let Some(object) = shown.as_object_mut() {
+        object.insert("version".into(), record.version.into());
+        object.insert("ttl_seconds".into(), record.ttl.as_secs_f64().into());
+        object.insert("fingerprint".into(), hex(record.fingerprint.digest()).into());
+        object.insert("timeline".into(), record.timeline.iter().map(moment).collect());
+        if let State::Completed { answer: Answer::Kept(response), .. } = &record.state {
+            let names = response.headers.iter().map(|(name, _)| name.as_str());
+            object.insert("response_headers".into(), names.collect::<Vec<_>>().into());
+        }
+    }
+    shown
+}
+
+fn moment(moment: &Moment) -> Value {
+    let (what, more) = match &moment.what {
+        Happened::Began => ("began", json!({})),
+        Happened::Settled(standing, status) => {
+            ("settled", json!({"state": standing.name(), "status": status}))
+        }
+        Happened::Doubted(doubt) => ("doubted", json!({"doubt": doubt.name()})),
+        Happened::LateResult(fence, standing, status) => (
+            "late_result",
+            json!({"of_fence": fence.0, "state": standing.name(), "status": status}),
+        ),
+        Happened::LookedUp => ("looked_up", json!({})),
+        Happened::Resolved(standing, judge, reason) => {
+            ("resolved", json!({"state": standing.name(), "judge": judge.name(), "reason": reason}))
+        }
+        Happened::Expired(reason) => ("expired", json!({"reason": reason})),
+    };
+    let mut shown = json!({"at": time(moment.at), "fence": moment.fence.0, "what": what});
+    if let (Some(shown), Value::Object(more)) = (shown.as_object_mut(), more) {
+        shown.extend(more);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_readable_at_both_ends() {
+        assert_eq!(time(Time::from_ms(0)), "1970-01-01T00:00:00.000Z");
+        assert_eq!(time(Time::from_ms(1_700_000_000_123)), "2023-11-14T22:13:20.123Z");
+        assert!(time(Time::from_ms(u64::MAX)).ends_with("ms"));
+    }
+}

@@ -1,0 +1,351 @@
+//! What may stand in `retrysafe.toml`?
+//!
+//! The file as it is written, before defaults, environment and flags. Its JSON schema is made from
+//! these types, and the check for unknown settings walks that schema, so a setting is named once.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use retrysafe_core::units;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    /// Where callers connect, such as `0.0.0.0:8080`.
+    pub listen: Option<String>,
+    /// The API behind the gateway, such as `http://127.0.0.1:3000`.
+    pub upstream: Option<String>,
+    /// Where records are kept: `memory:` or `disk:PATH`. Changing it needs a restart.
+    pub store: Option<String>,
+    /// How many threads serve requests; one per core unless it is set. Needs a restart.
+    pub threads: Option<usize>,
+    /// Whether plain-text connections may speak HTTP/2 with prior knowledge.
+    pub h2c: Option<bool>,
+    /// Networks whose `X-Forwarded-*` and `Forwarded` headers are believed, such as `10.0.0.0/8`.
+    pub trusted_networks: Option<Vec<String>>,
+    /// How long a stop may wait for running requests before it gives up.
+    pub drain_max: Option<Length>,
+    /// How long to stay up, not ready, before no more connections are taken, so that a load
+    /// balancer can look away first.
+    pub drain_delay: Option<Length>,
+    /// The operators' own listener.
+    pub admin: AdminFile,
+    /// TLS towards callers.
+    pub tls: Option<TlsFile>,
+    /// TLS and connections towards the upstream.
+    pub upstream_tls: UpstreamTlsFile,
+    /// How tokens are verified for `scope = ["jwt:CLAIM"]`.
+    pub jwt: Option<JwtFile>,
+    /// What is written, and how.
+    pub log: LogFile,
+    /// The tasks that keep the store tidy.
+    pub upkeep: UpkeepFile,
+    /// How unknown outcomes are looked up at the upstream.
+    pub reconcile: Option<ReconcileFile>,
+    /// How a request's meaning is taken. Changing it needs a restart.
+    pub fingerprint: FingerprintFile,
+    /// Everything a `[[route]]` can set, for all routes.
+    pub defaults: RouteSettings,
+    /// Routes with rules of their own.
+    pub route: Vec<RouteSettings>,
+}
+
+/// The operators' own listener.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AdminFile {
+    /// Where operators connect; loopback unless it is set. `off` switches it off.
+    pub listen: Option<String>,
+    /// The bearer token of actions and of the JSON API.
+    pub token: Option<String>,
+    /// A file that holds the token.
+    pub token_file: Option<String>,
+}
+
+/// TLS towards callers.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TlsFile {
+    /// A PEM file with the certificate chain.
+    pub certificate: String,
+    /// A PEM file with the private key.
+    pub key: String,
+}
+
+/// TLS and connections towards the upstream.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UpstreamTlsFile {
+    /// A PEM file with the authorities to trust; those of the system unless it is set.
+    pub authorities: Option<String>,
+}
+
+/// How tokens are verified.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct JwtFile {
+    /// The accepted algorithms, such as `["RS256"]`.
+    pub algorithms: Vec<String>,
+    /// The shared secret of HS256, HS384 or HS512.
+    pub secret: Option<String>,
+    /// A file that holds the secret.
+    pub secret_file: Option<String>,
+    /// A PEM file with the public key of the RS, PS, ES and EdDSA algorithms.
+    pub public_key_file: Option<String>,
+    /// The `iss` that tokens must have.
+    pub issuer: Option<String>,
+    /// The `aud` that tokens must have.
+    pub audience: Option<String>,
+}
+
+/// What is written, and how.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LogFile {
+    /// `human` or `json`; `human` on a terminal and `json` elsewhere unless it is set.
+    pub format: Option<LogFormat>,
+    /// The level, or a filter such as `info,retrysafe=debug`.
+    pub level: Option<String>,
+    /// Whether each request leaves a line.
+    pub requests: Option<bool>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Human,
+    /// For machines.
+    Json,
+}
+
+/// The tasks that keep the store tidy.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UpkeepFile {
+    /// How often ended leases are looked for.
+    pub sweep_every: Option<Length>,
+    /// How often expired records are deleted.
+    pub reap_every: Option<Length>,
+}
+
+/// How unknown outcomes are looked up at the upstream.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReconcileFile {
+    /// What to ask: a URL in which `{id}`, `{fence}` and `{path}` stand for the record's.
+    pub url: String,
+    /// Headers to send along, such as an `Authorization` of the gateway's own.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Where in the answer's JSON the state stands, as a JSON pointer.
+    #[serde(default)]
+    pub pointer: Option<String>,
+    /// Values there that mean it was executed.
+    #[serde(default)]
+    pub executed: Vec<String>,
+    /// Values there that mean it was not executed and cannot be any more.
+    #[serde(default)]
+    pub not_executed: Vec<String>,
+    /// Statuses that mean the upstream does not know it. What that proves is up to `absence`.
+    #[serde(default)]
+    pub absent_statuses: Option<Vec<u16>>,
+    /// How long a lookup may take.
+    #[serde(default)]
+    pub timeout: Option<Length>,
+    /// How often unknown records are looked for.
+    #[serde(default)]
+    pub every: Option<Length>,
+    /// The pauses between the lookups of one record; when they are used up, a person must decide.
+    #[serde(default)]
+    pub schedule: Option<Vec<Length>>,
+    /// How long after the last sign of life an absence may count as proof.
+    #[serde(default)]
+    pub settle_time: Option<Length>,
+}
+
+/// How a request's meaning is taken.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct FingerprintFile {
+    /// Further headers that belong to the meaning, such as `Api-Version`.
+    pub headers: Option<Vec<String>>,
+    /// Members of a JSON body that alone belong to the meaning, as JSON pointers.
+    pub include: Option<Vec<String>>,
+    /// Members of a JSON body that do not belong to the meaning, as JSON pointers.
+    pub exclude: Option<Vec<String>>,
+}
+
+/// Everything that can be set for a route.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RouteSettings {
+    /// The path of a `[[route]]`, such as `/payments/{id}` or `/payments/{*rest}`.
+    pub path: Option<String>,
+    /// A second effect would cost money: key required, a 5xx proves nothing, no store no execution.
+    pub strict: Option<bool>,
+    /// How refusals look.
+    pub dialect: Option<Dialect>,
+    /// Which methods are covered.
+    pub methods: Option<Vec<String>>,
+    /// Whether a key is demanded.
+    pub key: Option<KeyRule>,
+    /// Which spellings of the key are accepted.
+    pub key_syntax: Option<KeySyntax>,
+    /// The fewest characters a key may have.
+    pub key_chars_min: Option<usize>,
+    /// How long a settled record is kept.
+    pub ttl: Option<Length>,
+    /// How long an owner may be silent before it is believed to be gone.
+    pub lease: Option<Length>,
+    /// How long one execution may renew its lease in all.
+    pub lease_max: Option<Length>,
+    /// How long a duplicate may wait for the running one.
+    pub wait_max: Option<Length>,
+    /// What a duplicate is told while the first is running.
+    pub in_flight: Option<InFlight>,
+    /// How long the upstream may take.
+    pub upstream_timeout: Option<Length>,
+    /// The largest request body that is read.
+    pub request_bytes_max: Option<Size>,
+    /// How long reading the request body may take.
+    pub request_time_max: Option<Length>,
+    /// The largest response body that is kept.
+    pub response_bytes_max: Option<Size>,
+    /// What a 5xx of the upstream's own means.
+    pub on_server_error: Option<OnServerError>,
+    /// What happens when the store is out of reach.
+    pub on_store_error: Option<OnStoreError>,
+    /// Statuses that may change on the next try, so they are not kept.
+    pub retryable_statuses: Option<Vec<u16>>,
+    /// Whether "the upstream does not know it" proves that it was not executed.
+    pub absence: Option<Absence>,
+    /// Whether the rules are enforced or only observed.
+    pub mode: Option<Mode>,
+    /// Who is asking: `credential`, `header:NAME`, `jwt:CLAIM`, `route`, `const:TEXT`; several
+    /// combine. Changing it needs a restart.
+    pub scope: Option<Vec<String>>,
+    /// Whether `Set-Cookie` is kept and replayed.
+    pub keep_set_cookie: Option<bool>,
+    /// The header that marks a replay.
+    pub replay_marker: Option<String>,
+    /// Whether keyed answers say when their record expires.
+    pub announce_expiry: Option<bool>,
+    /// Requests first sent longer ago than this are refused; they must say when that was.
+    pub first_sent_age_max: Option<Length>,
+}
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident => $core:path { $($(#[$vdoc:meta])* $variant:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub(crate) enum $name { $($(#[$vdoc])* $variant),* }
+
+        impl From<$name> for $core {
+            fn from(choice: $name) -> Self {
+                match choice { $($name::$variant => Self::$variant),* }
+            }
+        }
+
+        impl From<$core> for $name {
+            fn from(choice: $core) -> Self {
+                match choice { $(<$core>::$variant => Self::$variant),* }
+            }
+        }
+    };
+}
+
+choice! {
+    /// How refusals look.
+    Dialect => retrysafe_core::policy::Dialect { Ietf, Stripe, Conflict }
+}
+choice! {
+    /// Whether a key is demanded.
+    KeyRule => retrysafe_core::policy::KeyRule { Required, Optional, Off }
+}
+choice! {
+    /// Which spellings of the key are accepted.
+    KeySyntax => retrysafe_core::key::KeySyntax { Lenient, Quoted, Uuid }
+}
+choice! {
+    /// What a duplicate is told while the first is running.
+    InFlight => retrysafe_core::policy::InFlight { Conflict, Accepted }
+}
+choice! {
+    /// What a 5xx of the upstream's own means.
+    OnServerError => retrysafe_core::policy::OnServerError { Release, Store, Unknown }
+}
+choice! {
+    /// What happens when the store is out of reach.
+    OnStoreError => retrysafe_core::policy::OnStoreError { Closed, Open }
+}
+choice! {
+    /// Whether an absence proves anything.
+    Absence => retrysafe_core::policy::Absence { Inconclusive, Proof }
+}
+choice! {
+    /// Whether the rules are enforced or only observed.
+    Mode => retrysafe_core::policy::Mode { Enforce, Observe }
+}
+
+/// A length of time as people write it: `500ms`, `30s`, `24h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Length(pub Duration);
+
+/// A size as people write it: `64KiB`, `1MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub usize);
+
+impl<'de> Deserialize<'de> for Length {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        units::parse_duration(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for Length {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&units::show_duration(self.0))
+    }
+}
+
+impl JsonSchema for Length {
+    fn schema_name() -> Cow<'static, str> {
+        "Length".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "pattern": "^ *[0-9]+ *(ms|s|m|h|d) *$", "examples": ["30s"]})
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        units::parse_size(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&units::show_size(self.0))
+    }
+}
+
+impl JsonSchema for Size {
+    fn schema_name() -> Cow<'static, str> {
+        "Size".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": "^ *[0-9]+ *(B|KiB|MiB|GiB|kB|KB|MB|GB) *$",
+            "examples": ["1MiB"],
+        })
+    }
+}

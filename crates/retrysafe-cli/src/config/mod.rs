@@ -1,0 +1,406 @@
+//! What has the operator configured?
+//!
+//! Flag over environment over file over default, each under the same name. Reading ends in a
+//! [`Config`] that is complete and valid, or in a list of everything that is wrong, with places.
+
+mod environment;
+pub(crate) mod file;
+pub(crate) mod rules;
+pub(crate) mod source;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::uri::{Authority, Scheme};
+use http::{HeaderName, Uri};
+use ipnet::IpNet;
+use retrysafe_core::fingerprint::{Pointer, Rules};
+
+pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, TlsFile};
+pub(crate) use rules::{RouteRules, ScopePart};
+pub(crate) use source::Complaint;
+
+use source::Places;
+
+/// Where callers connect unless something else is said.
+const LISTEN: &str = "127.0.0.1:8080";
+/// Where operators connect unless something else is said: loopback, because it shows records.
+const ADMIN: &str = "127.0.0.1:8081";
+/// Where records are kept unless something else is said.
+const STORE: &str = "disk:./retrysafe-data";
+/// How long a stop waits for running requests: longer than the longest upstream of most.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+const REAP_EVERY: Duration = Duration::from_secs(60);
+
+/// A complete, valid configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub listen: SocketAddr,
+    pub upstream: Upstream,
+    pub store: String,
+    pub threads: usize,
+    pub h2c: bool,
+    pub trusted_networks: Vec<IpNet>,
+    pub drain_max: Duration,
+    pub drain_delay: Duration,
+    pub admin: Option<Admin>,
+    pub tls: Option<TlsFile>,
+    pub authorities: Option<PathBuf>,
+    pub jwt: Option<JwtFile>,
+    pub log: Log,
+    pub sweep_every: Duration,
+    pub reap_every: Duration,
+    pub reconcile: Option<ReconcileFile>,
+    pub fingerprint: Rules,
+    pub defaults: RouteRules,
+    pub routes: Vec<RouteRules>,
+}
+
+/// The API behind the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Upstream {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Its host and port as written.
+    pub authority: Authority,
+    /// Its port.
+    pub port: u16,
+}
+
+/// The operators' own listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Admin {
+    pub listen: SocketAddr,
+    pub token: Option<Secret>,
+}
+
+/// What is written, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub format: Option<LogFormat>,
+    pub level: String,
+    pub requests: bool,
+}
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// What the command line says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flags {
+    pub config: Option<PathBuf>,
+    pub listen: Option<String>,
+    pub upstream: Option<String>,
+    pub admin: Option<String>,
+    pub store: Option<String>,
+    pub require_key: bool,
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    /// The file, if there is one.
+    pub file: Option<PathBuf>,
+    pub complaints: Vec<Complaint>,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, complaint) in self.complaints.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            match &self.file {
+                Some(file) => write!(f, "{}: {complaint}", file.display())?,
+                None => write!(f, "{complaint}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// Reads the whole configuration, and gives it back also as the file that would say it all.
+///
+/// # Errors
+///
+/// Everything that is wrong with it.
+pub(crate) fn load(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+) -> Result<(Config, File), Wrong> {
+    let path = flags.config.clone().or_else(|| variables.get("RETRYSAFE_CONFIG").map(Into::into));
+    let wrong = |complaints| Wrong { file: path.clone(), complaints };
+    let (file, places) = match &path {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| wrong(vec![Complaint::new("", error.to_string())]))?;
+            source::read(&text).map_err(wrong)?
+        }
+        None => (File::default(), Places::default()),
+    };
+    let mut file = environment::overlay(file, variables).map_err(wrong)?;
+    flags.overlay(&mut file);
+    let config = resolve(&file).map_err(|complaints| wrong(places.locate(complaints)))?;
+    let whole = whole(&file, &config);
+    Ok((config, whole))
+}
+
+impl Flags {
+    fn overlay(&self, file: &mut File) {
+        for (flag, setting) in [
+            (&self.listen, &mut file.listen),
+            (&self.upstream, &mut file.upstream),
+            (&self.admin, &mut file.admin.listen),
+            (&self.store, &mut file.store),
+        ] {
+            if flag.is_some() {
+                setting.clone_from(flag);
+            }
+        }
+        if self.require_key {
+            file.defaults.key = Some(file::KeyRule::Required);
+        }
+    }
+}
+
+/// Checks a file and fills in what it leaves out.
+pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
+    let mut wrong = Vec::new();
+    let listen = address(file.listen.as_deref().unwrap_or(LISTEN), "listen", &mut wrong);
+    let upstream = upstream(file.upstream.as_deref(), &mut wrong);
+    let admin = admin(file, &mut wrong);
+    let trusted_networks = networks(file.trusted_networks.as_deref(), &mut wrong);
+    let fingerprint = fingerprint(&file.fingerprint, &mut wrong);
+    let has_jwt = file.jwt.is_some();
+    let default_settings = rules::defaults(&file.defaults, &mut wrong);
+    let defaults = rules::rules(&default_settings, &fingerprint, "defaults", has_jwt, &mut wrong);
+    let mut routes = Vec::new();
+    for (at, table) in file.route.iter().enumerate() {
+        let at = format!("route[{at}]");
+        match &table.path {
+            Some(path) if path.starts_with('/') => {}
+            Some(path) => {
+                let what = format!("{path:?} does not begin with a slash");
+                wrong.push(Complaint::new(format!("{at}.path"), what));
+            }
+            None => wrong.push(Complaint::new(&at, "a route needs a path")),
+        }
+        let settings = rules::route(table, &default_settings, &at, &mut wrong);
+        routes.push(rules::rules(&settings, &fingerprint, &at, has_jwt, &mut wrong));
+    }
+    if let Err((at, what)) = crate::gateway::route::check(&routes) {
+        wrong.push(Complaint::new(format!("route[{at}].path"), what));
+    }
+    let (Some(listen), Some(upstream), true) = (listen, upstream, wrong.is_empty()) else {
+        return Err(wrong);
+    };
+    Ok(Config {
+        listen,
+        upstream,
+        store: file.store.clone().unwrap_or_else(|| STORE.into()),
+        threads: file.threads.unwrap_or_else(cores).max(1),
+        h2c: file.h2c.unwrap_or(false),
+        trusted_networks,
+        drain_max: file.drain_max.map_or(DRAIN_MAX, |length| length.0),
+        drain_delay: file.drain_delay.map_or(Duration::ZERO, |length| length.0),
+        admin,
+        tls: file.tls.clone(),
+        authorities: file.upstream_tls.authorities.as_ref().map(Into::into),
+        jwt: file.jwt.clone(),
+        log: Log {
+            format: file.log.format,
+            level: file.log.level.clone().unwrap_or_else(|| "info".into()),
+            requests: file.log.requests.unwrap_or(true),
+        },
+        sweep_every: file.upkeep.sweep_every.map_or(SWEEP_EVERY, |length| length.0),
+        reap_every: file.upkeep.reap_every.map_or(REAP_EVERY, |length| length.0),
+        reconcile: file.reconcile.clone(),
+        fingerprint,
+        defaults,
+        routes,
+    })
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn address(text: &str, setting: &str, wrong: &mut Vec<Complaint>) -> Option<SocketAddr> {
+    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    if found.is_none() {
+        let what = format!("{text:?} is not an address such as 127.0.0.1:8080");
+        wrong.push(Complaint::new(setting, what));
+    }
+    found
+}
+
+fn upstream(text: Option<&str>, wrong: &mut Vec<Complaint>) -> Option<Upstream> {
+    let Some(text) = text else {
+        wrong.push(Complaint::new("upstream", "is not set: which API is to be protected?"));
+        return None;
+    };
+    let found = text.parse::<Uri>().ok().and_then(|uri| {
+        let tls = *uri.scheme()? == Scheme::HTTPS;
+        let plain = *uri.scheme()? == Scheme::HTTP;
+        let authority = uri.authority()?.clone();
+        let bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
+        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let no_password = !authority.as_str().contains('@');
+        ((tls || plain) && bare && no_password).then_some(Upstream { tls, authority, port })
+    });
+    if found.is_none() {
+        let what = "is not a base URL such as http://127.0.0.1:3000, without path and password";
+        wrong.push(Complaint::new("upstream", what));
+    }
+    found
+}
+
+fn admin(file: &File, wrong: &mut Vec<Complaint>) -> Option<Admin> {
+    let listen = file.admin.listen.as_deref().unwrap_or(ADMIN);
+    if listen == "off" {
+        return None;
+    }
+    let token = match (&file.admin.token, &file.admin.token_file) {
+        (Some(_), Some(_)) => {
+            wrong.push(Complaint::new("admin.token_file", "`token` is set as well"));
+            None
+        }
+        (Some(token), None) => Some(token.clone()),
+        (None, Some(path)) => match read_secret(Path::new(path)) {
+            Ok(token) => Some(token),
+            Err(what) => {
+                wrong.push(Complaint::new("admin.token_file", what));
+                None
+            }
+        },
+        (None, None) => None,
+    };
+    if token.as_ref().is_some_and(String::is_empty) {
+        wrong.push(Complaint::new("admin.token", "is empty"));
+    }
+    let listen = address(listen, "admin.listen", wrong)?;
+    Some(Admin { listen, token: token.map(Secret) })
+}
+
+/// A secret from a file, without the line end that editors add.
+pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path)
+        .map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn networks(list: Option<&[String]>, wrong: &mut Vec<Complaint>) -> Vec<IpNet> {
+    let mut networks = Vec::new();
+    for text in list.unwrap_or_default() {
+        let whole = text.parse::<IpNet>();
+        match whole.or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from)) {
+            Ok(network) => networks.push(network),
+            Err(_) => wrong.push(Complaint::new(
+                "trusted_networks",
+                format!("{text:?} is not a network such as 10.0.0.0/8"),
+            )),
+        }
+    }
+    networks
+}
+
+fn fingerprint(file: &file::FingerprintFile, wrong: &mut Vec<Complaint>) -> Rules {
+    let mut rules = Rules::default();
+    for name in file.headers.iter().flatten() {
+        match HeaderName::from_bytes(name.as_bytes()) {
+            Ok(name) => rules = rules.header(name),
+            Err(_) => {
+                let what = format!("{name:?} is not a header name");
+                wrong.push(Complaint::new("fingerprint.headers", what));
+            }
+        }
+    }
+    type Add = fn(Rules, Pointer) -> Rules;
+    let selections: [(&str, &Option<Vec<String>>, Add); 2] = [
+        ("fingerprint.include", &file.include, Rules::include),
+        ("fingerprint.exclude", &file.exclude, Rules::exclude),
+    ];
+    for (setting, pointers, add) in selections {
+        for text in pointers.iter().flatten() {
+            match Pointer::parse(text) {
+                Ok(pointer) => rules = add(rules, pointer),
+                Err(error) => wrong.push(Complaint::new(setting, error.to_string())),
+            }
+        }
+    }
+    rules
+}
+
+/// The file that would say everything that holds, with secrets blotted out.
+fn whole(file: &File, config: &Config) -> File {
+    let mut unheard = Vec::new();
+    let defaults = rules::defaults(&file.defaults, &mut unheard);
+    let mut whole = file.clone();
+    let blot = |secret: &mut Option<String>| {
+        if secret.is_some() {
+            *secret = Some("…".into());
+        }
+    };
+    blot(&mut whole.admin.token);
+    if let Some(jwt) = &mut whole.jwt {
+        blot(&mut jwt.secret);
+    }
+    if let Some(reconcile) = &mut whole.reconcile {
+        reconcile.headers.values_mut().for_each(|value| *value = "…".into());
+    }
+    whole.route =
+        file.route.iter().map(|table| rules::route(table, &defaults, "", &mut unheard)).collect();
+    whole.defaults = defaults;
+    whole.listen = Some(config.listen.to_string());
+    whole.store = Some(config.store.clone());
+    whole.threads = Some(config.threads);
+    whole.h2c = Some(config.h2c);
+    whole.drain_max = Some(Length(config.drain_max));
+    whole.drain_delay = Some(Length(config.drain_delay));
+    whole.admin.listen =
+        Some(config.admin.as_ref().map_or_else(|| "off".into(), |admin| admin.listen.to_string()));
+    whole.upkeep.sweep_every = Some(Length(config.sweep_every));
+    whole.upkeep.reap_every = Some(Length(config.reap_every));
+    whole.log.level = Some(config.log.level.clone());
+    whole.log.requests = Some(config.log.requests);
+    whole
+}
+
+/// What may not change while the gateway runs, and did.
+pub(crate) fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let scopes = |config: &Config| -> BTreeMap<String, Vec<ScopePart>> {
+        let routes = config.routes.iter().chain([&config.defaults]);
+        routes.map(|route| (route.path.clone(), route.scope.clone())).collect()
+    };
+    // A route that is new or gone takes its scope with it: its callers move from or to the
+    // defaults' scope, and a retry that crosses the reload would run again.
+    let scope_of = |config: &Config, path: &str| {
+        scopes(config).get(path).cloned().unwrap_or_else(|| config.defaults.scope.clone())
+    };
+    let paths: Vec<String> = scopes(old).into_keys().chain(scopes(new).into_keys()).collect();
+    let scope_changed = paths.iter().any(|path| scope_of(old, path) != scope_of(new, path));
+    [
+        ("store", old.store != new.store),
+        ("scope", scope_changed),
+        ("fingerprint", old.fingerprint != new.fingerprint),
+        ("listen", old.listen != new.listen),
+        ("threads", old.threads != new.threads),
+        ("admin", old.admin != new.admin),
+    ]
+    .into_iter()
+    .filter_map(|(name, changed)| changed.then_some(name))
+    .collect()
+}

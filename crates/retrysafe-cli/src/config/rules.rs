@@ -1,0 +1,266 @@
+//! What holds for a route, once defaults and its own table are laid over each other?
+
+use std::time::Duration;
+
+use http::{HeaderName, Method, StatusCode};
+use retrysafe_core::Policy;
+use retrysafe_core::fingerprint::Rules;
+use retrysafe_core::policy::{KeyRule, OnServerError, OnStoreError};
+
+use super::file::{self, Length, RouteSettings, Size};
+use super::source::Complaint;
+
+/// How long the upstream may take unless a route says otherwise.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The label of requests that no `[[route]]` names.
+pub(crate) const EVERYWHERE: &str = "/{*rest}";
+
+/// What holds for one route.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RouteRules {
+    /// Its path, which is also its label in metrics and records.
+    pub path: String,
+    /// What its operator has decided.
+    pub policy: Policy,
+    /// Who is asking.
+    pub scope: Vec<ScopePart>,
+    /// How long the upstream may take.
+    pub upstream_timeout: Duration,
+}
+
+/// One part of a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ScopePart {
+    /// A digest of `Authorization` and `X-Api-Key`.
+    Credential,
+    /// A header's value.
+    Header(HeaderName),
+    /// A claim of a verified token.
+    Claim(String),
+    /// The route's label.
+    Route,
+    /// A text of the operator's.
+    Const(String),
+}
+
+impl ScopePart {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        const KINDS: &str = "credential, header:NAME, jwt:CLAIM, route or const:TEXT";
+        match text.split_once(':') {
+            None if text == "credential" => Ok(Self::Credential),
+            None if text == "route" => Ok(Self::Route),
+            Some(("header", name)) => HeaderName::from_bytes(name.as_bytes())
+                .map(Self::Header)
+                .map_err(|_| format!("{name:?} is not a header name")),
+            Some(("jwt", claim)) if !claim.is_empty() => Ok(Self::Claim(claim.into())),
+            Some(("const", text)) => Ok(Self::Const(text.into())),
+            Some(_) | None => Err(format!("{text:?} is not {KINDS}")),
+        }
+    }
+}
+
+macro_rules! layered {
+    ($over:expr, $under:expr; $($field:ident),* $(,)?) => {
+        RouteSettings { $($field: $over.$field.clone().or_else(|| $under.$field.clone())),* }
+    };
+}
+
+/// One table laid over another.
+fn layered(over: &RouteSettings, under: &RouteSettings) -> RouteSettings {
+    layered!(over, under; path, strict, dialect, methods, key, key_syntax, key_chars_min, ttl, lease,
+        lease_max, wait_max, in_flight, upstream_timeout, request_bytes_max, request_time_max,
+        response_bytes_max, on_server_error, on_store_error, retryable_statuses, absence, mode,
+        scope, keep_set_cookie, replay_marker, announce_expiry, first_sent_age_max)
+}
+
+/// The values that hold where nothing is set.
+pub(crate) fn built_in() -> RouteSettings {
+    let policy = Policy::default();
+    RouteSettings {
+        path: None,
+        strict: Some(false),
+        dialect: Some(policy.dialect.into()),
+        methods: Some(policy.methods.iter().map(ToString::to_string).collect()),
+        key: Some(policy.key.into()),
+        key_syntax: Some(policy.key_syntax.into()),
+        key_chars_min: Some(policy.key_chars_min),
+        ttl: Some(Length(policy.ttl)),
+        lease: Some(Length(policy.lease)),
+        lease_max: Some(Length(policy.lease_max)),
+        wait_max: Some(Length(policy.wait_max)),
+        in_flight: Some(policy.in_flight.into()),
+        upstream_timeout: Some(Length(UPSTREAM_TIMEOUT)),
+        request_bytes_max: Some(Size(policy.request_bytes_max)),
+        request_time_max: Some(Length(policy.request_time_max)),
+        response_bytes_max: Some(Size(policy.response_bytes_max)),
+        on_server_error: Some(policy.on_server_error.into()),
+        on_store_error: Some(policy.on_store_error.into()),
+        retryable_statuses: Some(
+            policy.retryable_statuses.iter().map(StatusCode::as_u16).collect(),
+        ),
+        absence: Some(policy.absence.into()),
+        mode: Some(policy.mode.into()),
+        scope: Some(vec!["credential".into()]),
+        keep_set_cookie: Some(policy.keep_set_cookie),
+        replay_marker: Some(policy.replay_marker.to_string()),
+        announce_expiry: Some(policy.announce_expiry),
+        first_sent_age_max: policy.first_sent_age_max.map(Length),
+    }
+}
+
+/// What the defaults say, complete.
+pub(crate) fn defaults(table: &RouteSettings, complaints: &mut Vec<Complaint>) -> RouteSettings {
+    if table.path.is_some() {
+        complaints.push(Complaint::new("defaults.path", "a path belongs to a [[route]]"));
+    }
+    let mut own = table.clone();
+    if own.strict == Some(true) {
+        make_strict(&mut own, "defaults", complaints);
+    }
+    layered(&own, &built_in())
+}
+
+/// What a route's table says, complete. `at` is its place in the file, such as `route[2]`.
+pub(crate) fn route(
+    table: &RouteSettings,
+    defaults: &RouteSettings,
+    at: &str,
+    complaints: &mut Vec<Complaint>,
+) -> RouteSettings {
+    let mut own = table.clone();
+    if own.strict.or(defaults.strict) == Some(true) {
+        make_strict(&mut own, at, complaints);
+    }
+    layered(&own, defaults)
+}
+
+/// Sets what `strict` stands for, and complains where the same table says the opposite.
+fn make_strict(table: &mut RouteSettings, at: &str, complaints: &mut Vec<Complaint>) {
+    let mut contradicts = |setting: &str, contradiction: bool| {
+        if contradiction {
+            let what = "contradicts `strict = true`; set `strict = false` here or leave it out";
+            complaints.push(Complaint::new(format!("{at}.{setting}"), what));
+        }
+    };
+    let key = file::KeyRule::Required;
+    contradicts("key", table.key.is_some_and(|set| set != key));
+    let on_server_error = file::OnServerError::Unknown;
+    contradicts("on_server_error", table.on_server_error.is_some_and(|set| set != on_server_error));
+    let on_store_error = file::OnStoreError::Closed;
+    contradicts("on_store_error", table.on_store_error.is_some_and(|set| set != on_store_error));
+    table.key = Some(key);
+    table.on_server_error = Some(on_server_error);
+    table.on_store_error = Some(on_store_error);
+}
+
+/// Turns complete settings into rules.
+pub(crate) fn rules(
+    complete: &RouteSettings,
+    fingerprint: &Rules,
+    at: &str,
+    has_jwt: bool,
+    complaints: &mut Vec<Complaint>,
+) -> RouteRules {
+    let mut complain = |setting: &str, what: String| {
+        complaints.push(Complaint::new(format!("{at}.{setting}"), what));
+    };
+    let mut policy = Policy { fingerprint: fingerprint.clone(), ..Policy::default() };
+    let mut methods = Vec::new();
+    for name in complete.methods.iter().flatten() {
+        match Method::from_bytes(name.as_bytes()) {
+            Ok(method) if method.is_safe() => {
+                complain("methods", format!("{name} is a safe method and is never covered"));
+            }
+            Ok(method) if name.bytes().all(|b| b.is_ascii_uppercase()) => methods.push(method),
+            Ok(_) | Err(_) => complain("methods", format!("{name:?} is not a method")),
+        }
+    }
+    policy.methods = methods;
+    let mut statuses = Vec::new();
+    for number in complete.retryable_statuses.iter().flatten() {
+        match StatusCode::from_u16(*number) {
+            Ok(status) => statuses.push(status),
+            Err(_) => complain("retryable_statuses", format!("{number} is not a status")),
+        }
+    }
+    policy.retryable_statuses = statuses;
+    if let Some(name) = &complete.replay_marker {
+        match HeaderName::from_bytes(name.as_bytes()) {
+            Ok(name) => policy.replay_marker = name,
+            Err(_) => complain("replay_marker", format!("{name:?} is not a header name")),
+        }
+    }
+    let mut scope = Vec::new();
+    for text in complete.scope.iter().flatten() {
+        match ScopePart::parse(text) {
+            Ok(ScopePart::Claim(_)) if !has_jwt => {
+                complain("scope", format!("{text:?} needs a [jwt] table to verify tokens with"));
+            }
+            Ok(part) => scope.push(part),
+            Err(what) => complain("scope", what),
+        }
+    }
+    if scope.is_empty() {
+        complain("scope", "names nobody; use const:TEXT if all callers are one".into());
+    }
+    copy(complete, &mut policy);
+    for (setting, wrong, what) in [
+        ("lease", policy.lease.is_zero(), "must be longer than nothing"),
+        ("lease_max", policy.lease_max < policy.lease, "must be at least `lease`"),
+        ("ttl", policy.ttl.is_zero(), "must be longer than nothing"),
+        ("key_chars_min", policy.key_chars_min > 255, "keys have at most 255 characters"),
+    ] {
+        if wrong {
+            complain(setting, what.into());
+        }
+    }
+    RouteRules {
+        path: complete.path.clone().unwrap_or_else(|| EVERYWHERE.into()),
+        policy,
+        scope,
+        upstream_timeout: complete.upstream_timeout.map_or(UPSTREAM_TIMEOUT, |length| length.0),
+    }
+}
+
+/// Copies the settings that need no check.
+fn copy(complete: &RouteSettings, policy: &mut Policy) {
+    macro_rules! copy {
+        ($($field:ident),*) => { $(if let Some(value) = complete.$field { policy.$field = value.into(); })* };
+    }
+    copy!(
+        dialect,
+        key,
+        key_syntax,
+        key_chars_min,
+        in_flight,
+        on_server_error,
+        on_store_error,
+        absence,
+        mode,
+        keep_set_cookie,
+        announce_expiry
+    );
+    macro_rules! copy_inner {
+        ($($field:ident),*) => { $(if let Some(value) = complete.$field { policy.$field = value.0; })* };
+    }
+    copy_inner!(
+        ttl,
+        lease,
+        lease_max,
+        wait_max,
+        request_bytes_max,
+        request_time_max,
+        response_bytes_max
+    );
+    policy.first_sent_age_max = complete.first_sent_age_max.map(|length| length.0);
+}
+
+impl RouteRules {
+    /// Whether a second effect on this route would cost money.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.policy.key == KeyRule::Required
+            && self.policy.on_server_error == OnServerError::Unknown
+            && self.policy.on_store_error == OnStoreError::Closed
+    }
+}

@@ -1,0 +1,194 @@
+//! Which requests are refused at the door?
+//!
+//! The HTTP parser is lenient where we must not be. Whatever two servers could read differently is
+//! refused here, before any rule is looked up, so that no spelling of a covered request passes as an
+//! uncovered one.
+
+use http::header::{self, HeaderMap, HeaderName};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{Method, Version};
+use retrysafe_core::problem::Refusal;
+
+/// Headers by which a request asks to be taken for another method.
+const OVERRIDES: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
+
+/// The header that names the key. Its bytes are judged by the key's own rules.
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Checks what does not depend on any rule.
+///
+/// # Errors
+///
+/// The refusal.
+pub(crate) fn check(parts: &Parts) -> Result<(), Refusal> {
+    method(&parts.method)?;
+    target(parts)?;
+    framing(parts)?;
+    for (name, value) in &parts.headers {
+        if *name != IDEMPOTENCY_KEY && value.as_bytes().iter().any(|b| *b >= 0x80) {
+            return Err(Refusal::Malformed("a header has a byte outside ASCII"));
+        }
+    }
+    match parts.headers.get(header::EXPECT) {
+        Some(value) if !value.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
+            Err(Refusal::ExpectationFailed)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The method that a request asks to be taken for, if it names one.
+///
+/// # Errors
+///
+/// If it names several, or none that is a method.
+pub(crate) fn asked_method(headers: &HeaderMap) -> Result<Option<Method>, Refusal> {
+    let mut asked = None;
+    for name in &OVERRIDES {
+        for value in headers.get_all(name) {
+            let method = Method::from_bytes(&value.as_bytes().to_ascii_uppercase())
+                .map_err(|_| Refusal::Malformed("the method override names no method"))?;
+            match &asked {
+                Some(other) if *other != method => {
+                    return Err(Refusal::Malformed("method overrides name different methods"));
+                }
+                Some(_) | None => asked = Some(method),
+            }
+        }
+    }
+    Ok(asked)
+}
+
+/// Methods are compared by case, and some servers do not: `post` would be another method to us and
+/// the same one to them.
+fn method(method: &Method) -> Result<(), Refusal> {
+    if *method == Method::CONNECT || *method == Method::TRACE {
+        return Err(Refusal::MethodRefused);
+    }
+    if method.as_str().bytes().any(|b| b.is_ascii_lowercase()) {
+        return Err(Refusal::Malformed("the method is not in capitals"));
+    }
+    Ok(())
+}
+
+/// One authority, however often it is named.
+fn target(parts: &Parts) -> Result<(), Refusal> {
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Refusal::Malformed("there is more than one Host header"));
+    }
+    let host = match host {
+        None => None,
+        Some(value) if value.is_empty() => {
+            return Err(Refusal::Malformed("the Host header is empty"));
+        }
+        Some(value) => match Authority::try_from(value.as_bytes()) {
+            Ok(authority) if !authority.as_str().contains('@') => Some(authority),
+            Ok(_) | Err(_) => return Err(Refusal::Malformed("the Host header names no host")),
+        },
+    };
+    match (parts.uri.authority(), &host) {
+        (Some(named), Some(host)) if named != host => {
+            Err(Refusal::Malformed("target and Host header name different hosts"))
+        }
+        (Some(named), _) if named.as_str().contains('@') => {
+            Err(Refusal::Malformed("the target holds a password"))
+        }
+        (None, None) if parts.version == Version::HTTP_11 => {
+            Err(Refusal::Malformed("the Host header is missing"))
+        }
+        (None, None) if parts.version == Version::HTTP_2 => {
+            Err(Refusal::Malformed("the authority is missing"))
+        }
+        (Some(_) | None, _) => Ok(()),
+    }
+}
+
+/// One transfer coding, or none: the only framing that every server reads alike.
+fn framing(parts: &Parts) -> Result<(), Refusal> {
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return Ok(()) };
+    if codings.next().is_some() {
+        return Err(Refusal::Malformed("there is more than one Transfer-Encoding header"));
+    }
+    let text = coding.to_str().unwrap_or_default();
+    let mut names = text.split(',').map(str::trim);
+    let only = names.next().is_some_and(|name| name.eq_ignore_ascii_case("chunked"));
+    match (only, names.next()) {
+        (true, None) => Ok(()),
+        (true, Some(_)) => Err(Refusal::Malformed("the body is chunked more than once")),
+        (false, _) => Err(Refusal::CodingUnsupported),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn checked(request: http::request::Builder) -> Result<(), Refusal> {
+        check(&request.body(()).unwrap().into_parts().0)
+    }
+
+    fn post() -> http::request::Builder {
+        Request::builder().method("POST").uri("/x").header("host", "api.test")
+    }
+
+    #[test]
+    fn an_ordinary_request_passes() {
+        assert_eq!(checked(post()), Ok(()));
+        assert_eq!(checked(post().header("expect", "100-Continue")), Ok(()));
+        assert_eq!(checked(post().header("transfer-encoding", "CHUNKED")), Ok(()));
+        let absolute = Request::builder().method("POST").uri("http://api.test/x");
+        assert_eq!(checked(absolute.header("host", "api.test")), Ok(()));
+    }
+
+    #[test]
+    fn what_servers_read_differently_is_refused() {
+        for (request, status) in [
+            (Request::builder().method("post").uri("/x").header("host", "a"), 400),
+            (Request::builder().method("TRACE").uri("/x").header("host", "a"), 405),
+            (Request::builder().method("CONNECT").uri("a:443").header("host", "a:443"), 405),
+            (Request::builder().method("POST").uri("/x"), 400),
+            (post().header("host", "other"), 400),
+            (Request::builder().uri("http://b/x").header("host", "a"), 400),
+            (Request::builder().uri("/x").header("host", "u:p@a"), 400),
+            (post().header("transfer-encoding", "gzip, chunked"), 501),
+            (post().header("transfer-encoding", "chunked, chunked"), 400),
+            (
+                post()
+                    .header("transfer-encoding", "chunked")
+                    .header("transfer-encoding", "chunked"),
+                400,
+            ),
+            (post().header("expect", "a-miracle"), 417),
+            (post().header("x-name", http::HeaderValue::from_bytes(b"caf\xc3\xa9").unwrap()), 400),
+        ] {
+            let refusal = checked(request).unwrap_err();
+            let problem = refusal.problem(Default::default(), Default::default());
+            assert_eq!(problem.status.as_u16(), status, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn overrides_are_read_from_every_header() {
+        let asked = |pairs: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, value.parse().unwrap());
+            }
+            asked_method(&headers)
+        };
+        assert_eq!(asked(&[]), Ok(None));
+        assert_eq!(asked(&[("x-http-method", "post")]), Ok(Some(Method::POST)));
+        assert_eq!(asked(&[("x-method-override", "PUT")]), Ok(Some(Method::PUT)));
+        assert!(asked(&[("x-http-method", "GET"), ("x-method-override", "POST")]).is_err());
+        assert!(asked(&[("x-http-method", "a b")]).is_err());
+    }
+}

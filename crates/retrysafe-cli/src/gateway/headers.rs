@@ -1,0 +1,246 @@
+//! Which headers travel on?
+//!
+//! Inwards: what belongs to one hop ends here, our own markers are taken from clients, and what
+//! proxies say about the caller is believed only from listed networks. Outwards: the same for one
+//! hop, and the request's id.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ipnet::IpNet;
+use retrysafe::layer::Attempt;
+use retrysafe_core::response::named_by_connection;
+
+/// The header that names one request in the logs of all who handle it.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The fence of the execution, for upstreams that can refuse a late owner.
+const FENCE: HeaderName = HeaderName::from_static("retrysafe-fence");
+/// The how-manieth attempt it is.
+const ATTEMPT: HeaderName = HeaderName::from_static("retrysafe-attempt");
+/// The record's name, by which the upstream can be asked about it later.
+const ID: HeaderName = HeaderName::from_static("retrysafe-id");
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// What else proxies say about a caller.
+const CLAIMS: [HeaderName; 5] = [
+    header::FORWARDED,
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+/// What belongs to one hop (RFC 9110 §7.6.1), beside whatever `Connection` names.
+const HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+];
+
+/// The most characters of a request id that is taken over from a client.
+const REQUEST_ID_CHARS_MAX: usize = 128;
+
+/// Whoever is at the other end of a connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    address: IpAddr,
+    shown: HeaderValue,
+    is_tls: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(address: IpAddr, is_tls: bool) -> Self {
+        let address = address.to_canonical();
+        // An address holds nothing that a header could not.
+        let shown = HeaderValue::from_str(&address.to_string())
+            .unwrap_or(HeaderValue::from_static("unknown"));
+        Self { address, shown, is_tls }
+    }
+
+    fn is_trusted(&self, networks: &[IpNet]) -> bool {
+        networks.iter().any(|network| network.contains(&self.address))
+    }
+}
+
+/// Takes our own markers from a request: only we set them.
+pub(crate) fn strip_markers(headers: &mut HeaderMap) {
+    let ours = |name: &HeaderName| {
+        name.as_str().starts_with("retrysafe-")
+            || name.as_str() == "idempotent-replayed"
+            || name.as_str() == "idempotency-expires"
+    };
+    if headers.keys().any(ours) {
+        let names: Vec<HeaderName> = headers.keys().filter(|name| ours(name)).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Takes what belongs to one hop. `Upgrade` survives where the caller wants another protocol and the
+/// route is not covered.
+pub(crate) fn strip_hop(headers: &mut HeaderMap, keep_upgrade: bool) {
+    let upgrade = if keep_upgrade { headers.remove(header::UPGRADE) } else { None };
+    if headers.contains_key(header::CONNECTION) {
+        for name in named_by_connection(headers) {
+            headers.remove(name);
+        }
+    }
+    for name in &HOP {
+        headers.remove(name);
+    }
+    if let Some(upgrade) = upgrade {
+        headers.insert(header::UPGRADE, upgrade);
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+}
+
+/// Says to the upstream who the caller is.
+pub(crate) fn forward(headers: &mut HeaderMap, peer: &Peer, networks: &[IpNet]) {
+    let proto = HeaderValue::from_static(if peer.is_tls { "https" } else { "http" });
+    let host = headers.get(header::HOST).cloned();
+    if !peer.is_trusted(networks) {
+        for name in &CLAIMS {
+            headers.remove(name);
+        }
+        headers.insert(X_FORWARDED_FOR, peer.shown.clone());
+        headers.insert(X_FORWARDED_PROTO, proto);
+        if let Some(host) = host {
+            headers.insert(X_FORWARDED_HOST, host);
+        }
+        return;
+    }
+    let mut all: Vec<&[u8]> =
+        headers.get_all(X_FORWARDED_FOR).iter().map(|v| v.as_bytes()).collect();
+    all.push(peer.shown.as_bytes());
+    if let Ok(all) = HeaderValue::from_bytes(&all.join(&b", "[..])) {
+        headers.insert(X_FORWARDED_FOR, all);
+    }
+    headers.entry(X_FORWARDED_PROTO).or_insert(proto);
+    if let Some(host) = host {
+        headers.entry(X_FORWARDED_HOST).or_insert(host);
+    }
+}
+
+/// Says to the upstream which execution this is.
+pub(crate) fn announce(headers: &mut HeaderMap, attempt: &Attempt) {
+    headers.insert(FENCE, attempt.fence().0.into());
+    headers.insert(ATTEMPT, attempt.number().into());
+    if let Ok(id) = HeaderValue::from_str(&attempt.id().to_string()) {
+        headers.insert(ID, id);
+    }
+}
+
+/// Makes ids of requests: a random beginning per process and a number.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    pub(crate) fn new(process: u64) -> Self {
+        Self { process, next: AtomicU64::new(0) }
+    }
+
+    /// The id of a request: the client's if it is sane, else a new one, which is set.
+    pub(crate) fn of(&self, headers: &mut HeaderMap) -> HeaderValue {
+        let given = headers.get(X_REQUEST_ID);
+        if let Some(given) = given.filter(|given| is_sane(given.as_bytes())) {
+            return given.clone();
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let made = HeaderValue::from_str(&format!("{:016x}{number:016x}", self.process))
+            .unwrap_or(HeaderValue::from_static("none"));
+        headers.insert(X_REQUEST_ID, made.clone());
+        made
+    }
+}
+
+fn is_sane(id: &[u8]) -> bool {
+    (1..=REQUEST_ID_CHARS_MAX).contains(&id.len())
+        && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, value.parse().unwrap());
+        }
+        map
+    }
+
+    #[test]
+    fn what_strangers_claim_is_replaced_and_what_proxies_claim_is_kept() {
+        let claims = [
+            ("host", "api.test"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-real-ip", "1.2.3.4"),
+        ];
+        let peer = Peer::new("10.1.1.1".parse().unwrap(), false);
+        let mut headers = map(&claims);
+        forward(&mut headers, &peer, &[]);
+        assert_eq!(headers["x-forwarded-for"], "10.1.1.1");
+        assert_eq!(headers["x-forwarded-proto"], "http");
+        assert_eq!(headers["x-forwarded-host"], "api.test");
+        assert!(!headers.contains_key("forwarded") && !headers.contains_key("x-real-ip"));
+
+        let mut headers = map(&claims);
+        forward(&mut headers, &peer, &["10.0.0.0/8".parse().unwrap()]);
+        assert_eq!(headers["x-forwarded-for"], "1.2.3.4, 10.1.1.1");
+        assert_eq!(headers["x-forwarded-proto"], "https");
+        assert_eq!(headers["forwarded"], "for=1.2.3.4");
+    }
+
+    #[test]
+    fn hop_headers_and_forged_markers_end_here() {
+        let mut headers = map(&[
+            ("connection", "close, x-secret"),
+            ("x-secret", "1"),
+            ("keep-alive", "1"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "x"),
+            ("retrysafe-fence", "99"),
+            ("retrysafe-anything", "99"),
+            ("idempotent-replayed", "true"),
+            ("x-kept", "1"),
+        ]);
+        strip_markers(&mut headers);
+        strip_hop(&mut headers, false);
+        assert_eq!(headers.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["x-kept"]);
+        let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "websocket")]);
+        strip_hop(&mut headers, true);
+        assert_eq!(
+            (&headers["connection"], &headers["upgrade"]),
+            (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket"))
+        );
+    }
+
+    #[test]
+    fn sane_request_ids_are_kept_and_others_made() {
+        let ids = RequestIds::new(7);
+        let mut headers = map(&[("x-request-id", "abc-1")]);
+        assert_eq!(ids.of(&mut headers), "abc-1");
+        for bad in ["", "a b", "<script>"] {
+            let mut headers = map(&[("x-request-id", bad)]);
+            let made = ids.of(&mut headers);
+            assert_eq!(made.len(), 32);
+            assert_eq!(headers["x-request-id"], made);
+        }
+        assert_ne!(ids.of(&mut HeaderMap::new()), ids.of(&mut HeaderMap::new()));
+    }
+}

@@ -1,0 +1,269 @@
+//! How do connections come in, and how do they end?
+//!
+//! One thread accepts and hands connections out in turn; each worker thread has a runtime of its
+//! own, so that a request stays on one core from its first byte to its last. A stop lets idle
+//! connections go at once and running requests come to their end.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use retrysafe_core::event;
+use retrysafe_core::store::Store;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+use super::body::Reply;
+use super::headers::Peer;
+use super::{Gateway, Worker};
+
+/// How long the head of a request may take, and an idle connection may be kept. Longer than the
+/// idle times of common load balancers' health checks, short enough that slow writers go.
+const HEAD_MAX: Duration = Duration::from_secs(60);
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// How many connections may be open. Past it new ones are closed at once: each costs a descriptor
+/// here and, while it is served, one to the upstream.
+const CONNECTIONS_MAX: usize = 30_000;
+
+/// How many requests one HTTP/2 connection may have under way.
+const STREAMS_MAX: u32 = 256;
+
+/// How often idle connections to the upstream are looked through.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+
+/// The pause after a connection could not be accepted, mostly for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a worker gets: a connection from somebody.
+type Incoming2 = (std::net::TcpStream, SocketAddr);
+
+/// How many connections are open.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Open(Arc<AtomicUsize>);
+
+/// One open connection.
+struct OpenOne(Open);
+
+impl Open {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn one(&self) -> OpenOne {
+        let now = self.0.fetch_add(1, Ordering::AcqRel) + 1;
+        metrics::gauge!(event::CONNECTIONS.name).set(now as f64);
+        OpenOne(self.clone())
+    }
+}
+
+impl Drop for OpenOne {
+    fn drop(&mut self) {
+        let before = self.0.0.fetch_sub(1, Ordering::AcqRel);
+        metrics::gauge!(event::CONNECTIONS.name).set(before.saturating_sub(1) as f64);
+    }
+}
+
+/// The threads that serve.
+pub(crate) struct Workers {
+    inboxes: Vec<mpsc::UnboundedSender<Incoming2>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    open: Open,
+}
+
+impl Workers {
+    /// Starts the threads. They end once their inboxes and their connections have.
+    ///
+    /// # Errors
+    ///
+    /// If a thread or a runtime cannot be made.
+    pub(crate) fn start<S: Store>(
+        gateway: &Arc<Gateway<S>>,
+        threads: usize,
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<Self> {
+        let open = Open::default();
+        let mut workers = Self { inboxes: vec![], threads: vec![], open: open.clone() };
+        for number in 0..threads {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let (inbox, connections) = mpsc::unbounded_channel();
+            let worker = Arc::new(Worker::new(Arc::clone(gateway)));
+            let (stop, open) = (stop.clone(), open.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{number}"))
+                .spawn(move || runtime.block_on(run(worker, connections, stop, open)))?;
+            workers.inboxes.push(inbox);
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// Accepts connections until it is told to stop.
+    pub(crate) async fn accept(&self, listener: &TcpListener, mut stop: watch::Receiver<bool>) {
+        let mut turn = 0_usize;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "accept_failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            if self.open.count() >= CONNECTIONS_MAX {
+                continue;
+            }
+            let Ok(stream) = stream.into_std() else { continue };
+            turn = turn.wrapping_add(1);
+            if let Some(inbox) = self.inboxes.get(turn % self.inboxes.len().max(1)) {
+                // A worker that is gone takes no more; its connections close.
+                let _ = inbox.send((stream, peer));
+            }
+        }
+    }
+
+    /// How many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.count()
+    }
+
+    /// Ends the threads.
+    pub(crate) fn join(self) {
+        drop(self.inboxes);
+        for thread in self.threads {
+            // A worker that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn run<S: Store>(
+    worker: Arc<Worker<S>>,
+    mut connections: mpsc::UnboundedReceiver<Incoming2>,
+    stop: watch::Receiver<bool>,
+    open: Open,
+) {
+    let tidied = Arc::clone(&worker);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(TIDY_EVERY).await;
+            tidied.tidy();
+        }
+    });
+    while let Some((stream, peer)) = connections.recv().await {
+        let Ok(stream) = TcpStream::from_std(stream) else { continue };
+        let (worker, stop, one) = (Arc::clone(&worker), stop.clone(), open.one());
+        tokio::spawn(async move {
+            // A connection that breaks is the caller's affair; what it had begun goes on.
+            let _ = connection(worker, stream, peer, stop).await;
+            drop(one);
+        });
+    }
+}
+
+async fn connection<S: Store>(
+    worker: Arc<Worker<S>>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let live = worker.live();
+    let peer = Peer::new(peer.ip(), live.tls.is_some());
+    let Some(acceptor) = &live.tls else {
+        let is_h2 = live.config.h2c && speaks_h2(&stream).await?;
+        drop(live);
+        return serve(worker, TokioIo::new(stream), peer, stop, is_h2).await;
+    };
+    let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
+    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    drop(live);
+    serve(worker, TokioIo::new(stream), peer, stop, is_h2).await
+}
+
+/// Whether the caller begins with the preface of HTTP/2.
+async fn speaks_h2(stream: &TcpStream) -> io::Result<bool> {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut seen = [0; 24];
+    let look = async {
+        loop {
+            let n = stream.peek(&mut seen).await?;
+            let begun = seen.get(..n).unwrap_or_default();
+            if n == 0 || !PREFACE.starts_with(begun) {
+                return Ok(false);
+            }
+            if n == PREFACE.len() {
+                return Ok(true);
+            }
+            // The rest of the preface is on its way; `peek` would return at once with the same.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANDSHAKE_MAX, look).await?
+}
+
+async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
+    worker: Arc<Worker<S>>,
+    io: T,
+    peer: Peer,
+    stop: watch::Receiver<bool>,
+    is_h2: bool,
+) -> io::Result<()> {
+    let peer = Arc::new(peer);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (worker, peer) = (Arc::clone(&worker), Arc::clone(&peer));
+        async move { Ok::<Response<Reply>, Infallible>(worker.handle(&peer, request).await) }
+    });
+    if is_h2 {
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .serve_connection(io, service);
+        return until(connection, stop, |connection| connection.graceful_shutdown()).await;
+    }
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        // A caller may close its sending side and still wait for the answer.
+        .half_close(true)
+        .serve_connection(io, service)
+        .with_upgrades();
+    until(connection, stop, |connection| connection.graceful_shutdown()).await
+}
+
+/// Serves a connection; when a stop is asked for, lets it end after the request that is under way.
+async fn until<C: Future<Output = hyper::Result<()>>>(
+    connection: C,
+    mut stop: watch::Receiver<bool>,
+    shut_down: impl FnOnce(std::pin::Pin<&mut C>),
+) -> io::Result<()> {
+    let mut connection = pin!(connection);
+    let stopped = async {
+        // The sender outlives the workers; if it did not, that would be a stop as well.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    tokio::select! {
+        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        () = stopped => {}
+    }
+    shut_down(connection.as_mut());
+    connection.await.map_err(io::Error::other)
+}

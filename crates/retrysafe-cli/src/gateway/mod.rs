@@ -1,0 +1,302 @@
+//! What happens to a request? (the gateway's way, from top to bottom)
+//!
+//! ```text
+//! connection        listen: accept, TLS, HTTP/1.1 or HTTP/2, half-close, drain
+//!   the door        front: what two servers could read differently is refused
+//!   our own pages   wellknown: the policy, and the state of the caller's own key
+//!   the rule        route + path: every spelling of a path finds its rule
+//!   the headers     headers: one hop's end here, forged markers too; who is asking is said
+//!   the caller      scope: only for covered requests with a key
+//!   the layer       retrysafe::layer: begin, execute or replay, settle
+//!   the upstream    proxy + pool: once, and how far it got
+//! the answer        headers of one hop end here; id, counters, one line in the log
+//! ```
+//!
+//! Uncovered requests go from the headers straight to the upstream, and their bodies stream.
+
+pub(crate) mod answer;
+mod body;
+mod connect;
+mod front;
+mod headers;
+mod jwt;
+pub(crate) mod listen;
+pub(crate) mod live;
+mod path;
+mod pool;
+mod proxy;
+mod request_log;
+pub(crate) mod route;
+mod scope;
+pub(crate) mod serve;
+mod upkeep;
+mod wellknown;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use retrysafe::layer::{Idempotency, IdempotencyLayer, RoutePolicy};
+use retrysafe_core::event;
+use retrysafe_core::key::KeyDigest;
+use retrysafe_core::policy::Mode;
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::scope::Scope;
+use retrysafe_core::store::Store;
+use retrysafe_core::{Engine, Key, Policy};
+use tower_layer::Layer as _;
+use tower_service::Service as _;
+
+use body::Reply;
+use headers::{Peer, RequestIds, X_REQUEST_ID};
+use live::Live;
+use pool::Pool;
+use proxy::{Found, Proxy};
+use request_log::{Line, RequestLog};
+use route::Route;
+use wellknown::Pace;
+
+/// What all threads share.
+pub(crate) struct Gateway<S> {
+    pub live: ArcSwap<Live>,
+    pub engine: Engine<Arc<S>>,
+    layer: IdempotencyLayer<Arc<S>>,
+    ids: RequestIds,
+    pace: Pace,
+    log: Option<RequestLog>,
+}
+
+/// What one thread has of its own.
+pub(crate) struct Worker<S> {
+    gateway: Arc<Gateway<S>>,
+    proxy: Proxy,
+    guarded: Idempotency<Proxy, Arc<S>>,
+    pool: Pool,
+}
+
+/// What is known of a request once it has passed the door.
+struct Admitted {
+    route: Arc<Route>,
+    /// None where the request is not covered, or has no key and needs none.
+    scope: Option<Scope>,
+    is_covered: bool,
+}
+
+impl<S: Store> Gateway<S> {
+    /// A gateway over a store.
+    pub(crate) fn new(live: Live, store: Arc<S>, log: Option<RequestLog>) -> Self {
+        let strict = Arc::new(RoutePolicy::new("none", Policy::default().strict()));
+        let layer = IdempotencyLayer::new(Arc::clone(&store))
+            .policy_by(move |parts| match parts.extensions.get::<Found>() {
+                Some(found) => Arc::clone(&found.route.policy),
+                // The front sets it on every request; without it the strictest rules hold.
+                None => Arc::clone(&strict),
+            })
+            .scope(|parts| parts.extensions.get::<Scope>().cloned())
+            .trust_outcome_header(true)
+            .by_upstream(true);
+        Self {
+            live: ArcSwap::from_pointee(live),
+            engine: Engine::new(store),
+            layer,
+            ids: RequestIds::new(getrandom::u64().unwrap_or_default()),
+            pace: Pace::default(),
+            log,
+        }
+    }
+
+    /// A handle by which a stop waits until every execution is settled.
+    pub(crate) fn drain(&self) -> retrysafe::layer::Drain {
+        self.layer.drain()
+    }
+}
+
+impl<S: Store> Worker<S> {
+    /// What one thread needs to serve.
+    pub(crate) fn new(gateway: Arc<Gateway<S>>) -> Self {
+        let pool = Pool::default();
+        let proxy = Proxy::new(pool.clone());
+        let guarded = gateway.layer.layer(proxy.clone());
+        Self { gateway, proxy, guarded, pool }
+    }
+
+    /// Closes connections to the upstream that nobody needs.
+    pub(crate) fn tidy(&self) {
+        self.pool.tidy();
+    }
+
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.gateway.live.load_full()
+    }
+
+    /// The life of a request.
+    pub(crate) async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Reply> {
+        let started = Instant::now();
+        let live = self.live();
+        let (mut parts, body) = request.into_parts();
+        let request_id = self.gateway.ids.of(&mut parts.headers);
+        let mut noted = self.note(&parts);
+
+        if let Err(refusal) = front::check(&parts) {
+            return self.turned_away(&live, &refusal, noted, started, &request_id);
+        }
+        if let Some(response) = self.own_page(&live, &parts).await {
+            return self.finish(live.routes.defaults(), response, noted, started, &request_id);
+        }
+        let Admitted { route, scope, is_covered } = match admit(&live, &parts) {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                return self.turned_away(&live, &refusal, noted, started, &request_id);
+            }
+        };
+
+        let wants_upgrade = !is_covered && parts.headers.contains_key(header::UPGRADE);
+        prepare(&mut parts, peer, &live, wants_upgrade);
+        let found = Found { live, route: Arc::clone(&route) };
+        let response = if is_covered {
+            noted.key = noted.key.or_else(|| key_digest(&parts));
+            parts.extensions.insert(found);
+            if let Some(scope) = scope {
+                parts.extensions.insert(scope);
+            }
+            let mut guarded = self.guarded.clone();
+            match guarded.call(Request::from_parts(parts, body)).await {
+                Ok(response) => response.map(Reply::Guarded),
+                Err(never) => match never {},
+            }
+        } else {
+            self.proxy.pass(&found, Request::from_parts(parts, body), wants_upgrade).await
+        };
+        self.finish(&route, response, noted, started, &request_id)
+    }
+
+    /// Our own pages, which the upstream never sees.
+    async fn own_page(&self, live: &Live, parts: &Parts) -> Option<Response<Reply>> {
+        if parts.method != Method::GET || !parts.uri.path().starts_with("/.well-known/idem") {
+            return None;
+        }
+        match parts.uri.path() {
+            wellknown::POLICY => Some(answer::json(&live.published)),
+            wellknown::KEY => {
+                let gateway = &*self.gateway;
+                Some(wellknown::key_status(live, &gateway.engine, &gateway.pace, parts).await)
+            }
+            _ => None,
+        }
+    }
+
+    fn turned_away(
+        &self,
+        live: &Live,
+        refusal: &Refusal,
+        noted: Noted,
+        started: Instant,
+        request_id: &HeaderValue,
+    ) -> Response<Reply> {
+        let code = refusal.code();
+        metrics::counter!(event::DOOR_REFUSALS.name, "code" => code).increment(1);
+        let route = live.routes.defaults();
+        let mut response = answer::refused(refusal, &route.rules.policy);
+        // Whatever follows on this connection may be the rest of a request that was misread.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        self.finish(route, response, noted, started, request_id)
+    }
+
+    /// Counts and notes an answer on its way out.
+    fn finish(
+        &self,
+        route: &Route,
+        mut response: Response<Reply>,
+        noted: Noted,
+        started: Instant,
+        request_id: &HeaderValue,
+    ) -> Response<Reply> {
+        let status = response.status();
+        route.answered(status);
+        if let (Some(log), Some((method, path))) = (&self.gateway.log, &noted.line) {
+            let outcome = match noted.key {
+                None => "passed",
+                Some(_) if response.headers().contains_key(&route.rules.policy.replay_marker) => {
+                    "replay"
+                }
+                Some(_) => "keyed",
+            };
+            log.put(&Line {
+                method,
+                path,
+                route: &route.label,
+                status,
+                took: started.elapsed(),
+                request_id,
+                key: noted.key,
+                outcome,
+            });
+        }
+        response.headers_mut().insert(X_REQUEST_ID, request_id.clone());
+        response
+    }
+
+    /// What the log will need, if there is one.
+    fn note(&self, parts: &Parts) -> Noted {
+        let line = self.gateway.log.as_ref();
+        let line = line.map(|_| (parts.method.clone(), parts.uri.path().into()));
+        Noted { line, key: None }
+    }
+}
+
+/// What the log says of a request, taken before it is sent on.
+struct Noted {
+    line: Option<(Method, Box<str>)>,
+    key: Option<KeyDigest>,
+}
+
+/// Finds the rule of a request, and who is asking.
+fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
+    let find =
+        |method: &Method| live.routes.find(parts.uri.path(), method).map_err(Refusal::Malformed);
+    let mut route = find(&parts.method)?;
+    let mut is_covered = route.rules.policy.covers(&parts.method);
+    // A request is judged by the method that it asks for, if that is the guarded one.
+    if let Some(asked) = front::asked_method(&parts.headers)? {
+        let asked_route = find(&asked)?;
+        if asked_route.rules.policy.covers(&asked) {
+            (route, is_covered) = (asked_route, true);
+        }
+    }
+    let has_key = parts.headers.contains_key(front::IDEMPOTENCY_KEY);
+    let scope = match is_covered && has_key {
+        false => None,
+        true => match scope::of(route, &parts.headers, live.verifier.as_ref()) {
+            Ok(scope) => Some(scope),
+            // The layer refuses without a scope, and only notes it where it observes.
+            Err(Refusal::ScopeUnsafe) => None,
+            Err(_) if route.rules.policy.mode == Mode::Observe => None,
+            Err(refusal) => return Err(refusal),
+        },
+    };
+    Ok(Admitted { route: Arc::clone(route), scope, is_covered })
+}
+
+/// Makes a request's headers fit to travel on.
+fn prepare(parts: &mut Parts, peer: &Peer, live: &Live, wants_upgrade: bool) {
+    if !parts.headers.contains_key(header::HOST)
+        && let Some(authority) = parts.uri.authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        parts.headers.insert(header::HOST, host);
+    }
+    headers::strip_markers(&mut parts.headers);
+    headers::strip_hop(&mut parts.headers, wants_upgrade);
+    parts.headers.remove(header::EXPECT);
+    headers::forward(&mut parts.headers, peer, &live.config.trusted_networks);
+}
+
+/// What stands for a request's key in the log.
+fn key_digest(parts: &Parts) -> Option<KeyDigest> {
+    let lines = parts.headers.get_all(front::IDEMPOTENCY_KEY).iter().map(|line| line.as_bytes());
+    Key::parse_lines(lines, Default::default()).ok().map(|key| key.digest())
+}

@@ -1,0 +1,161 @@
+//! How are connections to the upstream kept, and how far did a send get?
+//!
+//! A pool of our own, because the one question that matters after a failed send is whether a byte of
+//! the request was written, and the answer must be proof: hyper hands the request back if and only
+//! if its connection never began to write it. Only then is another connection tried, and only once.
+//! Whatever else goes wrong after that point is a lost answer.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::body::Outgoing;
+use super::connect::Connector;
+
+/// How long a connection may be idle. Shorter than the shortest keep-alive of common servers (Node:
+/// five seconds), so that we close first instead of racing with the upstream's close.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// How many idle connections one thread keeps.
+const IDLE_CONNECTIONS_MAX: usize = 512;
+
+/// How long a connection may take to come about. Nothing has been sent by then.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// The connections of one thread.
+#[derive(Clone, Default)]
+pub(crate) struct Pool(Arc<Mutex<VecDeque<Idle>>>);
+
+struct Idle {
+    sender: Sender,
+    since: Instant,
+    /// The generation of the connector that made it: a reload may have named another upstream.
+    generation: u64,
+}
+
+type Sender = SendRequest<Outgoing>;
+
+/// A connection whose answer is being read.
+pub(crate) struct Held {
+    sender: Sender,
+    generation: u64,
+    pool: Pool,
+}
+
+/// How far a send got.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Nothing was sent.
+    NotSent(String),
+    /// It was sent, at least in part, and no answer came.
+    Lost {
+        /// Whether time ran out.
+        timed_out: bool,
+        /// What went wrong.
+        why: String,
+    },
+}
+
+impl Pool {
+    /// Sends a request and waits for the head of its answer.
+    ///
+    /// # Errors
+    ///
+    /// How far it got.
+    pub(crate) async fn send(
+        &self,
+        connector: &Connector,
+        mut request: Request<Outgoing>,
+        deadline: Instant,
+    ) -> Result<(Response<Incoming>, Held), Failure> {
+        let generation = connector.generation();
+        let mut reused = self.idle_sender(generation).await;
+        loop {
+            let was_reused = reused.is_some();
+            let mut sender = match reused.take() {
+                Some(sender) => sender,
+                None => connect(connector, deadline).await?,
+            };
+            let error = match timeout_at(deadline, sender.try_send_request(request)).await {
+                Ok(Ok(response)) => {
+                    let pool = self.clone();
+                    return Ok((response, Held { sender, generation, pool }));
+                }
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    return Err(Failure::Lost { timed_out: true, why: "no answer in time".into() });
+                }
+            };
+            let mut error = error;
+            match error.take_message() {
+                // The connection was closed while it was idle, before it began to write.
+                Some(unsent) if was_reused => request = unsent,
+                Some(_) => return Err(Failure::NotSent(error.into_error().to_string())),
+                None => {
+                    let why = error.into_error().to_string();
+                    return Err(Failure::Lost { timed_out: false, why });
+                }
+            }
+        }
+    }
+
+    /// Closes the connections that have been idle for too long.
+    pub(crate) fn tidy(&self) {
+        let old = Instant::now().checked_sub(IDLE_MAX);
+        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|idle| !idle.sender.is_closed() && old.is_none_or(|old| idle.since > old));
+    }
+
+    /// The connection that was used last, so that a lull lets the others go.
+    async fn idle_sender(&self, generation: u64) -> Option<Sender> {
+        loop {
+            let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_back()?;
+            let is_stale = idle.generation != generation || idle.since.elapsed() > IDLE_MAX;
+            if is_stale || idle.sender.is_closed() {
+                continue;
+            }
+            if idle.sender.is_ready() || idle.sender.ready().await.is_ok() {
+                return Some(idle.sender);
+            }
+        }
+    }
+}
+
+async fn connect(connector: &Connector, deadline: Instant) -> Result<Sender, Failure> {
+    let limit = CONNECT_MAX.min(deadline.saturating_duration_since(Instant::now()));
+    let stream = match timeout(limit, connector.connect()).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(Failure::NotSent(error.to_string())),
+        Err(_) => return Err(Failure::NotSent("the connection took too long".into())),
+    };
+    let (sender, connection) = http1::Builder::new()
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| Failure::NotSent(error.to_string()))?;
+    tokio::spawn(async move {
+        // Whatever goes wrong here is told to whoever waits for the answer.
+        let _ = connection.with_upgrades().await;
+    });
+    Ok(sender)
+}
+
+impl Held {
+    /// The answer was read whole: the connection may be used again.
+    pub(crate) fn give_back(self) {
+        if self.sender.is_closed() {
+            return;
+        }
+        let Self { sender, generation, pool } = self;
+        let mut idle = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() >= IDLE_CONNECTIONS_MAX {
+            idle.pop_front();
+        }
+        idle.push_back(Idle { sender, since: Instant::now(), generation });
+    }
+}

@@ -1,0 +1,234 @@
+//! Who is asking?
+//!
+//! A replay skips the upstream's own checks, so the scope must be something that a stranger cannot
+//! forge. Scopes are shown to operators: whatever is a credential stands in them as a digest.
+
+use std::sync::atomic::Ordering;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{self, HeaderMap, HeaderName};
+use retrysafe_core::Scope;
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::response::named_by_connection;
+
+use super::front::IDEMPOTENCY_KEY;
+use super::jwt::Verifier;
+use super::route::Route;
+use crate::config::ScopePart;
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The scope of a request on a route.
+///
+/// # Errors
+///
+/// The refusal, where nothing says who is asking.
+pub(crate) fn of(
+    route: &Route,
+    headers: &HeaderMap,
+    verifier: Option<&Verifier>,
+) -> Result<Scope, Refusal> {
+    not_of_this_hop(route, headers)?;
+    let mut parts: Vec<(&str, Vec<u8>)> = Vec::with_capacity(2);
+    for part in &route.rules.scope {
+        match part {
+            ScopePart::Credential => parts.push(credential(route, headers)?),
+            ScopePart::Header(name) => {
+                let before = parts.len();
+                for value in headers.get_all(name) {
+                    parts.push((name.as_str(), shown(name, value.as_bytes())));
+                }
+                if parts.len() == before {
+                    parts.push(("without", name.as_str().into()));
+                }
+            }
+            ScopePart::Claim(claim) => {
+                let verifier = verifier.ok_or(Refusal::ScopeUnsafe)?;
+                let value = verifier.claim(headers, claim).ok_or(Refusal::ScopeUnsafe)?;
+                parts.push((claim, value.into_bytes()));
+            }
+            ScopePart::Route => parts.push(("route", route.label.as_bytes().into())),
+            ScopePart::Const(text) => parts.push(("const", text.as_bytes().into())),
+        }
+    }
+    Ok(Scope::of(parts.iter().map(|(name, value)| (*name, value.as_slice()))))
+}
+
+/// Whether a route's scopes say nothing about the caller.
+pub(crate) fn is_constant(route: &Route) -> bool {
+    route.rules.scope.iter().all(|part| match part {
+        ScopePart::Route | ScopePart::Const(_) => true,
+        ScopePart::Credential | ScopePart::Header(_) | ScopePart::Claim(_) => false,
+    })
+}
+
+/// `Connection` may name headers that end here. A caller who names the key or a header of the scope
+/// would be one caller to us and another to the upstream.
+fn not_of_this_hop(route: &Route, headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut lines = headers.get_all(header::CONNECTION).iter();
+    let ordinary = lines.all(|line| {
+        line.as_bytes().eq_ignore_ascii_case(b"close")
+            || line.as_bytes().eq_ignore_ascii_case(b"keep-alive")
+    });
+    if ordinary {
+        return Ok(());
+    }
+    let named = named_by_connection(headers);
+    let of_scope = |part: &ScopePart| match part {
+        ScopePart::Credential => {
+            named.contains(&header::AUTHORIZATION) || named.contains(&X_API_KEY)
+        }
+        ScopePart::Header(name) => named.contains(name),
+        ScopePart::Claim(_) => named.contains(&header::AUTHORIZATION),
+        ScopePart::Route | ScopePart::Const(_) => false,
+    };
+    if named.contains(&IDEMPOTENCY_KEY) || route.rules.scope.iter().any(of_scope) {
+        return Err(Refusal::Malformed("Connection names a header that says who is asking"));
+    }
+    Ok(())
+}
+
+/// A header's value as a part of a scope: digested where it is a credential.
+fn shown(name: &HeaderName, value: &[u8]) -> Vec<u8> {
+    let is_secret = *name == header::AUTHORIZATION
+        || *name == header::COOKIE
+        || *name == header::PROXY_AUTHORIZATION
+        || *name == X_API_KEY;
+    if is_secret { Scope::digest_of(value).into_bytes() } else { value.into() }
+}
+
+fn credential(route: &Route, headers: &HeaderMap) -> Result<(&'static str, Vec<u8>), Refusal> {
+    let mut secret = Vec::new();
+    for name in [&header::AUTHORIZATION, &X_API_KEY] {
+        for value in headers.get_all(name) {
+            // With lengths, so that no two credentials make the same bytes.
+            secret.extend_from_slice(format!("{}:{}:", name.as_str(), value.len()).as_bytes());
+            secret.extend_from_slice(value.as_bytes());
+        }
+    }
+    if secret.is_empty() {
+        return match headers.contains_key(header::COOKIE) {
+            true => Err(Refusal::ScopeUnsafe),
+            false => Ok(("anonymous", Vec::new())),
+        };
+    }
+    warn_of_tokens(route, headers);
+    Ok(("credential", Scope::digest_of(&secret).into_bytes()))
+}
+
+/// A refreshed token is another credential, hence another scope: a retry after the refresh would run
+/// again. Said once per route.
+fn warn_of_tokens(route: &Route, headers: &HeaderMap) {
+    if route.warned.load(Ordering::Relaxed) {
+        return;
+    }
+    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if token.is_some_and(expires) && !route.warned.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            route = &*route.label,
+            "callers send tokens that expire; a retry with a refreshed token is taken for another \
+             caller and runs again: set scope = [\"jwt:sub\"] and [jwt]"
+        );
+    }
+}
+
+/// Whether a credential is a JWT with an `exp` claim.
+fn expires(credential: &str) -> bool {
+    let claims = credential
+        .split_once(' ')
+        .map(|(_, token)| token.split('.'))
+        .filter(|words| words.clone().count() == 3)
+        .and_then(|mut words| words.nth(1))
+        .and_then(|words| URL_SAFE_NO_PAD.decode(words).ok());
+    claims
+        .and_then(|claims| serde_json::from_slice::<serde_json::Value>(&claims).ok())
+        .is_some_and(|claims| claims.get("exp").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::file::{File, RouteSettings};
+    use crate::gateway::route::Routes;
+    use std::sync::Arc;
+
+    fn route(scope: &[&str]) -> Arc<Route> {
+        let defaults = RouteSettings {
+            scope: Some(scope.iter().map(|part| (*part).into()).collect()),
+            ..RouteSettings::default()
+        };
+        let file = File { upstream: Some("http://x".into()), defaults, ..File::default() };
+        Routes::new(&crate::config::resolve(&file).unwrap()).defaults().clone()
+    }
+
+    fn scope(parts: &[&str], headers: &[(&'static str, &'static str)]) -> Result<String, Refusal> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
+        of(&route(parts), &map, None).map(|scope| scope.to_string())
+    }
+
+    #[test]
+    fn a_credential_is_shown_as_its_digest_only() {
+        for (parts, headers) in [
+            (&["credential"][..], ("authorization", "Bearer sk_live_1")),
+            (&["credential"], ("x-api-key", "sk_live_1")),
+            (&["header:authorization"], ("authorization", "Bearer sk_live_1")),
+            (&["header:cookie"], ("cookie", "sid=sk_live_1")),
+            (&["header:x-api-key"], ("x-api-key", "sk_live_1")),
+            (&["header:proxy-authorization"], ("proxy-authorization", "sk_live_1")),
+        ] {
+            let shown = scope(parts, &[headers]).unwrap();
+            assert!(!shown.contains("sk_live_1") && shown.len() > 32, "{shown}");
+        }
+        assert_eq!(scope(&["header:x-tenant"], &[("x-tenant", "acme")]).unwrap(), "x-tenant=acme");
+    }
+
+    #[test]
+    fn different_callers_have_different_scopes() {
+        let both = |headers| scope(&["credential"], headers).unwrap();
+        let a = both(&[("authorization", "a")]);
+        let b = both(&[("x-api-key", "a")]);
+        let c = both(&[("authorization", "a"), ("x-api-key", "a")]);
+        assert!(a != b && b != c && a != c);
+        assert_eq!(both(&[]), "anonymous");
+        assert_ne!(
+            scope(&["header:x-t"], &[]).unwrap(),
+            scope(&["header:x-t"], &[("x-t", "")]).unwrap()
+        );
+        assert_eq!(
+            scope(&["const:all of us", "route"], &[]).unwrap(),
+            "const=all of us route=/{*rest}"
+        );
+    }
+
+    #[test]
+    fn a_cookie_alone_is_no_scope() {
+        assert_eq!(scope(&["credential"], &[("cookie", "sid=1")]), Err(Refusal::ScopeUnsafe));
+        assert!(scope(&["credential"], &[("cookie", "sid=1"), ("x-api-key", "k")]).is_ok());
+    }
+
+    #[test]
+    fn a_header_of_the_scope_cannot_be_of_one_hop() {
+        let refused = |parts: &[&str], line| {
+            matches!(
+                scope(parts, &[("connection", line), ("x-t", "a")]),
+                Err(Refusal::Malformed(_))
+            )
+        };
+        assert!(refused(&["header:x-t"], "close, X-T"));
+        assert!(refused(&["credential"], "authorization"));
+        assert!(refused(&["const:x"], "Idempotency-Key"));
+        assert!(!refused(&["header:x-t"], "close, X-Other"));
+    }
+
+    #[test]
+    fn tokens_that_expire_are_recognised() {
+        let token = |claims: &str| format!("Bearer eyJh.{}.sig", URL_SAFE_NO_PAD.encode(claims));
+        assert!(expires(&token(r#"{"sub":"a","exp":1}"#)));
+        assert!(!expires(&token(r#"{"sub":"a"}"#)));
+        assert!(!expires("Bearer abc") && !expires("Basic a.b.c") && !expires(""));
+    }
+}

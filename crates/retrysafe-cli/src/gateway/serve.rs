@@ -1,0 +1,210 @@
+//! How does the gateway start, reload and stop?
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use retrysafe_core::event;
+use retrysafe_core::store::Store;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Gateway;
+use super::listen::Workers;
+use super::live::Live;
+use super::request_log::RequestLog;
+use crate::admin::{self, Admin};
+use crate::config::{self, Config, Flags, Secret};
+use crate::report;
+use crate::store;
+use crate::telemetry;
+
+/// How often a stop looks whether connections are still open.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
+/// How often histograms are tidied, as their library demands.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+/// Why the gateway did not start, or did not end well.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+///
+/// Whatever kept it from starting; or that requests were still running when patience ended.
+pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<(), Failure> {
+    let (config, _) = config::load(flags, variables)?;
+    let format = telemetry::start(&config.log)?;
+    let metrics = telemetry::metrics()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let log = config.log.requests.then(|| RequestLog::start(format));
+    let ended = runtime.block_on(async {
+        let store = Arc::new(store::open(&config.store).await?);
+        let reload = || config::load(flags, variables).map(|(config, _)| config);
+        let request_log = log.as_ref().map(|(log, _)| log.clone());
+        run(config, store, request_log, metrics, reload).await
+    });
+    if let Some((log, writer)) = log {
+        log.end();
+        // The writer does nothing but write; there is no panic to pass on.
+        let _ = writer.join();
+    }
+    ended
+}
+
+async fn run<S: Store>(
+    config: Config,
+    store: Arc<S>,
+    log: Option<RequestLog>,
+    metrics: PrometheusHandle,
+    reload: impl Fn() -> Result<Config, config::Wrong>,
+) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let (drain_delay, drain_max) = (config.drain_delay, config.drain_max);
+    let listener = bind(config.listen).await?;
+    let (token, is_made) = token(&config);
+    let admin = Arc::new(Admin::new(Arc::clone(&store), token.clone(), metrics.clone()));
+    let (stop, stopped) = watch::channel(false);
+    let (end_admin, admin_ended) = watch::channel(false);
+    if let Some(settings) = &config.admin {
+        let listener = bind(settings.listen).await?;
+        serve_admin(listener, Arc::clone(&admin), admin_ended);
+    }
+    report::at_start(&config, is_made.then_some(&token));
+    let threads = config.threads;
+    let gateway = Arc::new(Gateway::new(Live::new(config)?, store, log));
+    let upkeep = super::upkeep::start(&gateway);
+    tokio::spawn(tidy_metrics(metrics));
+    let workers = Workers::start(&gateway, threads, &stopped)?;
+    metrics::gauge!(event::RELOADED.name).set(1.0);
+
+    let accepting = workers.accept(&listener, stopped);
+    let stopping = async {
+        loop {
+            match signals.next().await {
+                Told::Reload => take(&gateway, &reload),
+                Told::Stop => break,
+            }
+        }
+        tracing::info!("stopping: not ready any more");
+        admin.stopping();
+        tokio::time::sleep(drain_delay).await;
+        // The receivers live in the workers; if they are gone, so are the connections.
+        let _ = stop.send(true);
+    };
+    tokio::join!(accepting, stopping);
+    drop(listener);
+    let left = drain(&gateway, &workers, drain_max).await;
+    upkeep.end().await;
+    let _ = end_admin.send(true);
+    let open = workers.open();
+    if left > 0 || open > 0 {
+        let why = format!("{open} connections and {left} executions were still open");
+        tracing::error!(open, left, "stopped before everything had ended");
+        return Err(why.into());
+    }
+    tokio::task::spawn_blocking(move || workers.join()).await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Waits until every connection is closed and every execution settled; says how many are not.
+async fn drain<S: Store>(gateway: &Gateway<S>, workers: &Workers, patience: Duration) -> usize {
+    let deadline = Instant::now() + patience;
+    while workers.open() > 0 && Instant::now() < deadline {
+        tokio::time::sleep(DRAIN_LOOK).await;
+    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    gateway.drain().wait(left).await.err().unwrap_or_default()
+}
+
+/// Takes a new configuration, or keeps the old one and says why.
+fn take<S: Store>(gateway: &Gateway<S>, reload: &impl Fn() -> Result<Config, config::Wrong>) {
+    let taken = reload().map_err(|wrong| wrong.to_string()).and_then(|config| {
+        let old = gateway.live.load_full();
+        let fixed = config::needs_restart(&old.config, &config);
+        match fixed.is_empty() {
+            true => Live::new(config),
+            false => Err(format!("{} cannot change without a restart", fixed.join(", "))),
+        }
+    });
+    let is_taken = taken.is_ok();
+    metrics::gauge!(event::RELOADED.name).set(if is_taken { 1.0 } else { 0.0 });
+    match taken {
+        Ok(live) => {
+            gateway.live.store(Arc::new(live));
+            tracing::info!("configuration reloaded");
+        }
+        Err(why) => tracing::error!(why, "configuration kept: the new one is not taken"),
+    }
+}
+
+async fn bind(address: std::net::SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}").into())
+}
+
+/// The admin token, and whether it was made just now.
+fn token(config: &Config) -> (Secret, bool) {
+    match config.admin.as_ref().and_then(|admin| admin.token.clone()) {
+        Some(token) => (token, false),
+        None => (Secret(uuid::Uuid::new_v4().simple().to_string()), true),
+    }
+}
+
+fn serve_admin<S: Store>(
+    listener: TcpListener,
+    admin: Arc<Admin<S>>,
+    mut ended: watch::Receiver<bool>,
+) {
+    let router = admin::router(admin);
+    tokio::spawn(async move {
+        let ended = async move {
+            // A sender that is gone means the same.
+            let _ = ended.wait_for(|ended| *ended).await;
+        };
+        if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(ended).await {
+            tracing::error!(%error, "the admin listener ended");
+        }
+    });
+}
+
+async fn tidy_metrics(metrics: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(METRICS_UPKEEP).await;
+        metrics.run_upkeep();
+    }
+}
+
+enum Told {
+    Stop,
+    Reload,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.terminate.recv() => Told::Stop,
+            _ = self.interrupt.recv() => Told::Stop,
+            _ = self.hang_up.recv() => Told::Reload,
+        }
+    }
+}

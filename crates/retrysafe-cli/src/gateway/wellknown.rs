@@ -1,0 +1,191 @@
+//! What may anybody know about the policy, and a caller about its own key?
+//!
+//! `GET /.well-known/idempotency` publishes the rules, as the draft demands of servers.
+//! `GET /.well-known/idempotency/key` says where the caller's own key stands, never its answer. It
+//! needs a scope that says who is asking: for anonymous and constant ones it is off, because there
+//! everybody could ask after everybody's keys.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::request::Parts;
+use http::{Method, Response};
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::record::State;
+use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::store::Store;
+use retrysafe_core::{Engine, Key};
+use serde_json::{Value, json};
+
+use super::answer;
+use super::body::Reply;
+use super::front::IDEMPOTENCY_KEY;
+use super::live::Live;
+use super::route::{Route, Routes};
+use super::scope;
+
+pub(crate) const POLICY: &str = "/.well-known/idempotency";
+pub(crate) const KEY: &str = "/.well-known/idempotency/key";
+
+/// How often one caller may ask after keys, per second. Enough for a client that waits, too few to
+/// guess keys.
+const ASKS_PER_SECOND: u64 = 10;
+
+/// How many callers are told apart by the limit. Two that fall together share it.
+const SLOTS: usize = 4_096;
+
+/// Bounds how often callers ask.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// For each slot, the second and, in the lower 16 bits, how often somebody asked in it.
+    slots: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(), hasher: RandomState::new() }
+    }
+}
+
+impl Pace {
+    /// Whether this caller may ask once more in this second.
+    fn admits(&self, scope: &Scope, second: u64) -> bool {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(scope.as_bytes());
+        let at = usize::try_from(hasher.finish() % SLOTS as u64).unwrap_or_default();
+        let Some(slot) = self.slots.get(at) else { return false };
+        let next = |held: u64| match held >> 16 == second {
+            true => Some(held.saturating_add(1)),
+            false => Some(second << 16 | 1),
+        };
+        let held = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let held = held.unwrap_or_default();
+        held >> 16 != second || (held & 0xffff) < ASKS_PER_SECOND
+    }
+}
+
+/// The policy as it is published.
+pub(crate) fn document(routes: &Routes) -> Value {
+    let shown = |route: &Route| {
+        let policy = &route.rules.policy;
+        json!({
+            "path": &*route.label,
+            "methods": policy.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
+            "key": crate::config::file::KeyRule::from(policy.key),
+            "key_syntax": crate::config::file::KeySyntax::from(policy.key_syntax),
+            "key_chars_min": policy.key_chars_min,
+            "key_chars_max": retrysafe_core::key::KEY_CHARS_MAX,
+            "retention_seconds": policy.ttl.as_secs_f64(),
+            "wait_max_seconds": policy.wait_max.as_secs_f64(),
+            "request_bytes_max": policy.request_bytes_max,
+            "response_bytes_max": policy.response_bytes_max,
+            "on_server_error": crate::config::file::OnServerError::from(policy.on_server_error),
+            "replay_marker": policy.replay_marker.as_str(),
+            "mode": crate::config::file::Mode::from(policy.mode),
+        })
+    };
+    json!({
+        "header": "Idempotency-Key",
+        "follows": "draft-ietf-httpapi-idempotency-key-header-07",
+        "expiry": "counted from the last settled attempt; a running or unknown request never expires",
+        "fingerprint": "method, authority, path, query, media type, content coding and body",
+        "key_status": KEY,
+        "routes": routes.all().map(|route| shown(route)).collect::<Vec<_>>(),
+    })
+}
+
+/// Where the caller's own key stands.
+pub(crate) async fn key_status<S: Store>(
+    live: &Live,
+    engine: &Engine<S>,
+    pace: &Pace,
+    parts: &Parts,
+) -> Response<Reply> {
+    let route = match asked_route(live, parts) {
+        Ok(route) => route,
+        Err(why) => {
+            return answer::refused(&Refusal::Malformed(why), &live.routes.defaults().rules.policy);
+        }
+    };
+    let policy = &route.rules.policy;
+    match find(live, route, engine, pace, parts).await {
+        Ok(document) => answer::json(&document),
+        Err(refusal) => answer::refused(&refusal, policy),
+    }
+}
+
+/// The route to look under: a scope may depend on it. `?path=/payments&method=POST` names it.
+fn asked_route<'a>(live: &'a Live, parts: &Parts) -> Result<&'a Route, &'static str> {
+    let query = parts.uri.query().unwrap_or_default();
+    let value = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.into_iter().find_map(|(key, value)| (key == name).then_some(value))
+    };
+    let Some(path) = value("path") else { return Ok(live.routes.defaults()) };
+    let path = path.replace("%2F", "/").replace("%2f", "/");
+    let method = value("method").unwrap_or("POST");
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| "there is no such method")?;
+    live.routes.find(&path, &method).map(|route| &**route)
+}
+
+async fn find<S: Store>(
+    live: &Live,
+    route: &Route,
+    engine: &Engine<S>,
+    pace: &Pace,
+    parts: &Parts,
+) -> Result<Value, Refusal> {
+    let scope = scope::of(route, &parts.headers, live.verifier.as_ref())?;
+    if scope::is_constant(route) || scope == Scope::anonymous() {
+        return Err(Refusal::KeyNotFound);
+    }
+    if !pace.admits(&scope, now_seconds()) {
+        return Err(Refusal::RetryTooFast { retry_after: answer::ASK_AGAIN });
+    }
+    let lines = parts.headers.get_all(IDEMPOTENCY_KEY).iter().map(|line| line.as_bytes());
+    let key =
+        Key::parse_lines(lines, route.rules.policy.key_syntax).map_err(Refusal::KeyInvalid)?;
+    let found = engine
+        .look(Id::of(&scope, &key.digest()))
+        .await
+        .map_err(|_| Refusal::StoreUnavailable { retry_after: answer::ASK_AGAIN })?;
+    let record = found.value.ok_or(Refusal::KeyNotFound)?;
+    let (expires_at, retry_after) = match &record.state {
+        State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+            (Some(crate::admin::view::time(*expires_at)), None)
+        }
+        State::InProgress { lease_until, .. } => {
+            (None, Some(found.now.until(*lease_until).as_secs().max(1)))
+        }
+        State::Unknown { .. } => (None, Some(answer::ASK_AGAIN.as_secs())),
+    };
+    Ok(json!({
+        "state": record.standing().name(),
+        "expires_at": expires_at,
+        "retry_after": retry_after,
+    }))
+}
+
+fn now_seconds() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_is_bounded_per_second_and_others_are_not() {
+        let pace = Pace::default();
+        let a = Scope::of([("t", &b"a"[..])]);
+        for _ in 0..ASKS_PER_SECOND {
+            assert!(pace.admits(&a, 7));
+        }
+        assert!(!pace.admits(&a, 7));
+        // Two callers may share a slot; nine of them do not.
+        let others = |name: u8| Scope::of([("t", &[name][..])]);
+        assert!((0..9).any(|name| pace.admits(&others(name), 7)));
+        assert!(pace.admits(&a, 8));
+    }
+}

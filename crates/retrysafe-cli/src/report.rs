@@ -1,0 +1,65 @@
+//! What does the gateway say about itself when it starts?
+//!
+//! What is protected and how, where records are kept and how safe they are there, and where to
+//! connect: an operator should not have to guess which rules hold.
+
+use retrysafe_core::units::show_duration;
+
+use crate::config::{Config, RouteRules, Secret, file};
+use crate::store;
+
+/// Says it, line by line.
+pub(crate) fn at_start(config: &Config, made: Option<&Secret>) {
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = %config.listen,
+        tls = config.tls.is_some(),
+        upstream = %config.upstream.authority,
+        threads = config.threads,
+        "retrysafe serves"
+    );
+    tracing::info!(
+        store = store::shown(&config.store),
+        durable = store::durability(&config.store),
+        "records are kept"
+    );
+    for route in config.routes.iter().chain([&config.defaults]) {
+        protects(route);
+    }
+    let Some(admin) = &config.admin else {
+        tracing::info!("the admin listener is off");
+        return;
+    };
+    tracing::info!(listen = %admin.listen, "operators connect");
+    if !admin.listen.ip().is_loopback() {
+        tracing::warn!("the admin listener can be reached from other machines, without TLS");
+    }
+    if let Some(Secret(token)) = made {
+        tracing::info!(token, "admin token, made for this run; set admin.token to choose it");
+    }
+}
+
+fn protects(route: &RouteRules) {
+    let policy = &route.policy;
+    let methods: Vec<&str> = policy.methods.iter().map(|method| method.as_str()).collect();
+    tracing::info!(
+        route = route.path,
+        methods = methods.join(","),
+        key = name(file::KeyRule::from(policy.key)),
+        on_server_error = name(file::OnServerError::from(policy.on_server_error)),
+        on_store_error = name(file::OnStoreError::from(policy.on_store_error)),
+        mode = name(file::Mode::from(policy.mode)),
+        ttl = show_duration(policy.ttl),
+        strict = route.is_strict(),
+        "protects"
+    );
+}
+
+/// A setting's value as it is written in the file.
+fn name(value: impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        Ok(other) => other.to_string(),
+        Err(_) => String::new(),
+    }
+}

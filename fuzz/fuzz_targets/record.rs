@@ -14,7 +14,8 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn check(bytes: Vec<u8>) {
-    if let Ok(record) = Record::decode(bytes.clone()) {
-        assert_eq!(record.encode(), bytes, "there is one way to write a record");
+    if let Ok(record) = Record::decode(bytes) {
+        // Not compared with the bytes themselves: a number may be written longer than need be.
+        assert_eq!(Record::decode(record.encode()).ok().as_ref(), Some(&record));
     }
 }

@@ -15,7 +15,7 @@ use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::KeyDigest;
 use crate::machine::{self, Decision, Event, Reply, Verdict};
 use crate::record::{
-    About, Answer, Becomes, Fence, First, Happened, Outcome, Record, Standing, State, Write,
+    About, Answer, Becomes, Fence, First, Happened, Moment, Outcome, Record, Standing, State, Write,
 };
 use crate::scope::{Id, Scope};
 use crate::store::{
@@ -347,9 +347,10 @@ impl<S: Store> Engine<S> {
         let mut query = Query {
             filter: Filter { lease_over: true, ..Filter::default() },
             after: None,
-            limit: SWEEP_PAGE.min(limit),
+            limit: 0,
         };
         while swept.doubted < limit {
+            query.limit = SWEEP_PAGE.min(limit - swept.doubted);
             let Stamped { now, value: Page { records, damaged, next } } =
                 self.store.scan(query.clone()).await?;
             swept.failed += damaged.len();
@@ -411,7 +412,8 @@ impl<S: Store> Engine<S> {
     /// Keeps a result that came too late on the timeline, as evidence. One try: if it fails, the
     /// caller's own event still counts the contradiction.
     async fn too_late(&self, lease: &Lease, current: Option<Record>, outcome: &Outcome) -> Settled {
-        let contradiction = current.as_ref().is_some_and(|record| contradicts(record, outcome));
+        let contradiction =
+            current.as_ref().is_some_and(|record| contradicts(record, lease.fence, outcome));
         let told = |record: &Record| {
             record.timeline.iter().any(
                 |moment| matches!(moment.what, Happened::LateResult(fence, ..) if fence == lease.fence),
@@ -441,11 +443,18 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// Whether what holds and what a late owner reports cannot both be true.
-fn contradicts(record: &Record, outcome: &Outcome) -> bool {
+/// Whether what holds and what the late owner of `fence` reports cannot both be true.
+fn contradicts(record: &Record, fence: Fence, outcome: &Outcome) -> bool {
+    // The first moment of a record is never forgotten. If it is later than the owner, the record is
+    // of another generation and says nothing about what this owner did.
+    if record.timeline.first().is_some_and(|birth| birth.fence > fence) {
+        return false;
+    }
+    let began_since = |moment: &Moment| moment.what == Happened::Began && moment.fence > fence;
     match (record.standing(), outcome) {
         (Standing::FailedRetryable | Standing::InProgress, Outcome::Completed(_)) => true,
-        (Standing::Completed, Outcome::Retryable(_)) => true,
+        // "I did not, another attempt did" is no contradiction; "I did not, yet it happened" is.
+        (Standing::Completed, Outcome::Retryable(_)) => !record.timeline.iter().any(began_since),
         (Standing::Completed, Outcome::Completed(late)) => match &record.state {
             State::Completed { answer, .. } => answer != late,
             State::InProgress { .. } | State::FailedRetryable { .. } | State::Unknown { .. } => {

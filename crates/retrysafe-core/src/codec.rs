@@ -22,8 +22,8 @@ use crate::time::{Time, ms};
 /// The version of the format that is written. Older ones stay readable.
 pub const VERSION: u8 = 1;
 
-/// The most headers a stored response may have. HTTP servers accept far fewer.
-const HEADERS_MAX: usize = 10_000;
+/// The fewest bytes that a header takes: two lengths and a name of one letter.
+const HEADER_BYTES_MIN: usize = 3;
 
 /// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +185,10 @@ fn put_answer(out: &mut Vec<u8>, answer: &Answer) {
         Answer::NotKept { status, location } => {
             out.push(1);
             put(out, status.map_or(0, |status| u64::from(status.as_u16())));
-            put_bytes(out, location.as_ref().map_or(&[], |value| value.as_bytes()));
+            // A location may be empty, so its length is counted from one.
+            let location = location.as_ref().map(HeaderValue::as_bytes);
+            put(out, location.map_or(0, |value| value.len() as u64 + 1));
+            out.extend_from_slice(location.unwrap_or_default());
         }
     }
 }
@@ -297,7 +300,7 @@ impl Reader {
         Some(match self.byte()? {
             0 => {
                 let status = self.status()??;
-                let count = self.count(HEADERS_MAX)?;
+                let count = self.count(self.left() / HEADER_BYTES_MIN)?;
                 let headers = (0..count)
                     .map(|_| {
                         let name = HeaderName::from_bytes(&self.byte_string()?).ok()?;
@@ -308,10 +311,9 @@ impl Reader {
             }
             1 => {
                 let status = self.status()?;
-                let location = self.byte_string()?;
-                let location = match location.is_empty() {
-                    true => None,
-                    false => Some(HeaderValue::from_maybe_shared(location).ok()?),
+                let location = match self.number()?.checked_sub(1) {
+                    None => None,
+                    Some(length) => Some(HeaderValue::from_maybe_shared(self.take(length)?).ok()?),
                 };
                 Answer::NotKept { status, location }
             }
@@ -378,11 +380,20 @@ impl Reader {
     }
 
     fn byte_string(&mut self) -> Option<Bytes> {
-        let length = usize::try_from(self.number()?).ok()?;
+        let length = self.number()?;
+        self.take(length)
+    }
+
+    fn take(&mut self, length: u64) -> Option<Bytes> {
+        let length = usize::try_from(length).ok()?;
         let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len())?;
         let slice = self.bytes.slice(self.at..end);
         self.at = end;
         Some(slice)
+    }
+
+    fn left(&self) -> usize {
+        self.bytes.len().saturating_sub(self.at)
     }
 
     fn text(&mut self) -> Option<Box<str>> {
@@ -409,5 +420,370 @@ impl Reader {
 
     fn one_of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
         all.get(usize::from(self.byte()?)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn doubt() -> impl Strategy<Value = Doubt> {
+        proptest::sample::select(&DOUBTS[..])
+    }
+
+    fn standing() -> impl Strategy<Value = Standing> {
+        proptest::sample::select(&Standing::ALL[..])
+    }
+
+    fn time() -> impl Strategy<Value = Time> {
+        prop_oneof![any::<u64>(), 0..1_000u64, Just(u64::MAX)].prop_map(Time::from_ms)
+    }
+
+    fn value() -> impl Strategy<Value = HeaderValue> {
+        vec(prop_oneof![0x20..=0x7eu8, 0x80..=0xffu8], 0..40)
+            .prop_map(|bytes| HeaderValue::from_bytes(&bytes).unwrap())
+    }
+
+    fn answer() -> impl Strategy<Value = Answer> {
+        let status = || (100..1_000u16).prop_map(|code| StatusCode::from_u16(code).unwrap());
+        let name =
+            "[a-z][a-z0-9-]{0,20}".prop_map(|n| HeaderName::from_bytes(n.as_bytes()).unwrap());
+        prop_oneof![
+            (status(), vec((name, value()), 0..8), vec(any::<u8>(), 0..300)).prop_map(
+                |(status, headers, body)| {
+                    Answer::Kept(StoredResponse { status, headers, body: body.into() })
+                }
+            ),
+            (proptest::option::of(status()), proptest::option::of(value()))
+                .prop_map(|(status, location)| Answer::NotKept { status, location }),
+        ]
+    }
+
+    fn state() -> impl Strategy<Value = State> {
+        prop_oneof![
+            (any::<u64>(), time(), time()).prop_map(|(owner, begun_at, lease_until)| {
+                State::InProgress { owner, begun_at, lease_until }
+            }),
+            (answer(), time(), time()).prop_map(|(answer, settled_at, expires_at)| {
+                State::Completed { answer, settled_at, expires_at }
+            }),
+            (time(), time()).prop_map(|(settled_at, expires_at)| State::FailedRetryable {
+                settled_at,
+                expires_at
+            }),
+            (time(), doubt(), any::<u32>()).prop_map(|(since, doubt, lookups)| State::Unknown {
+                since,
+                doubt,
+                lookups
+            }),
+        ]
+    }
+
+    fn happened() -> impl Strategy<Value = Happened> {
+        let code = || proptest::option::of(1..=u16::MAX);
+        let text = || ".{0,40}".prop_map(Into::<Box<str>>::into);
+        prop_oneof![
+            Just(Happened::Began),
+            (standing(), code()).prop_map(|(standing, code)| Happened::Settled(standing, code)),
+            doubt().prop_map(Happened::Doubted),
+            (any::<u64>(), standing(), code()).prop_map(|(fence, standing, code)| {
+                Happened::LateResult(Fence(fence), standing, code)
+            }),
+            Just(Happened::LookedUp),
+            (standing(), proptest::sample::select(&JUDGES[..]), text())
+                .prop_map(|(standing, judge, why)| Happened::Resolved(standing, judge, why)),
+            text().prop_map(Happened::Expired),
+        ]
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let name = (any::<[u8; 32]>(), vec(any::<u8>(), 0..80), any::<[u8; 32]>());
+        let print = (any::<u8>(), any::<[u8; 8]>(), any::<[u8; 32]>());
+        let about = (".{0,10}", ".{0,40}", ".{0,40}");
+        let numbers = (time(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
+        let moment = (time(), any::<u64>(), happened());
+        (name, print, about, numbers, state(), vec(moment, 0..=MOMENTS_MAX)).prop_map(
+            |((id, scope, key), (scheme, rules, digest), about, numbers, state, timeline)| Record {
+                id: Id::from_bytes(id),
+                scope: Scope::from_bytes(&scope),
+                key: KeyDigest::from_bytes(key),
+                fingerprint: Fingerprint::from_parts(scheme, RulesId::from_bytes(rules), digest),
+                about: About {
+                    method: about.0.into(),
+                    route: about.1.into(),
+                    path: about.2.into(),
+                },
+                created_at: numbers.0,
+                ttl: Duration::from_millis(numbers.1),
+                version: numbers.2,
+                fence: Fence(numbers.3),
+                attempts: numbers.4,
+                state,
+                timeline: timeline
+                    .into_iter()
+                    .map(|(at, fence, what)| Moment { at, fence: Fence(fence), what })
+                    .collect(),
+            },
+        )
+    }
+
+    /// The same bytes under a checksum that fits them.
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let fields = bytes.len() - 4;
+        let checksum = crc32c::crc32c(&bytes[..fields]);
+        bytes[fields..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_record_comes_back_from_its_bytes(record in record()) {
+            prop_assert_eq!(Record::decode(record.encode()), Ok(record));
+        }
+
+        #[test]
+        fn any_bytes_under_a_good_checksum_are_safe_to_decode(
+            mut bytes in vec(any::<u8>(), 5..400),
+            version in prop_oneof![Just(VERSION), any::<u8>()],
+        ) {
+            bytes[0] = version;
+            match Record::decode(sealed(bytes)) {
+                Ok(record) => prop_assert_eq!(Record::decode(record.encode()), Ok(record)),
+                Err(DecodeError::UnknownVersion(found)) => prop_assert_eq!(found, version),
+                Err(DecodeError::Malformed) => {}
+                Err(DecodeError::Checksum) => prop_assert!(false, "the checksum is good"),
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_flipped_byte_and_every_cut_is_noticed(record in record()) {
+            let bytes = record.encode();
+            for at in 0..bytes.len() {
+                for bits in [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff] {
+                    let mut flipped = bytes.clone();
+                    flipped[at] ^= bits;
+                    prop_assert_eq!(Record::decode(flipped), Err(DecodeError::Checksum));
+                }
+                prop_assert_eq!(Record::decode(bytes[..at].to_vec()), Err(DecodeError::Checksum));
+            }
+            let mut longer = bytes;
+            longer.push(0);
+            prop_assert_eq!(Record::decode(longer), Err(DecodeError::Checksum));
+        }
+
+        #[test]
+        fn a_length_that_is_a_lie_is_refused_wherever_it_stands(record in record()) {
+            let bytes = record.encode();
+            let lies: [&[u8]; 3] = [
+                &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+                &[0xff, 0xff, 0xff, 0xff, 0x0f],
+                &[0xff; 10],
+            ];
+            for at in 1..bytes.len() - 4 {
+                for lie in lies {
+                    let mut told = bytes[..bytes.len() - 4].to_vec();
+                    let end = (at + lie.len()).min(told.len());
+                    told[at..end].copy_from_slice(&lie[..end - at]);
+                    told.extend_from_slice(&[0; 4]);
+                    // It may still be a record, since some fields may hold any bytes; it is never
+                    // a panic, an endless loop or an allocation of the length that was told.
+                    let _decoded = Record::decode(sealed(told));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named_not_misread() {
+        let mut bytes = sample().encode();
+        for version in (0..=u8::MAX).filter(|version| *version != VERSION) {
+            bytes[0] = version;
+            let newer = sealed(bytes.clone());
+            assert_eq!(Record::decode(newer), Err(DecodeError::UnknownVersion(version)));
+        }
+    }
+
+    #[test]
+    fn bytes_after_the_last_field_are_malformed() {
+        let mut bytes = sample().encode();
+        bytes.extend_from_slice(&[0; 3]);
+        assert_eq!(Record::decode(sealed(bytes)), Err(DecodeError::Malformed));
+    }
+
+    #[test]
+    fn fewer_bytes_than_a_checksum_are_no_record() {
+        for length in 0..5 {
+            assert_eq!(Record::decode(vec![VERSION; length]), Err(DecodeError::Checksum));
+        }
+    }
+
+    #[test]
+    fn a_count_of_headers_or_moments_beyond_what_there_is_is_refused() {
+        // The last fields of this record: how many headers (none), an empty body, no moments.
+        let bytes = sample().encode();
+        let tail = bytes.len() - 4;
+        assert_eq!(&bytes[tail - 3..tail], [0, 0, 0]);
+        for (at, count) in [(3, 1), (3, 127), (1, 1), (1, 17), (1, 127)] {
+            let mut told = bytes.clone();
+            told[tail - at] = count;
+            assert_eq!(Record::decode(sealed(told)), Err(DecodeError::Malformed));
+        }
+    }
+
+    #[test]
+    fn as_many_headers_come_back_as_were_kept() {
+        let mut record = sample();
+        let pair = (HeaderName::from_static("x"), HeaderValue::from_static(""));
+        let headers = vec![pair; 40_000];
+        let body = Bytes::new();
+        record.state = State::Completed {
+            answer: Answer::Kept(StoredResponse { status: StatusCode::OK, headers, body }),
+            settled_at: Time::from_ms(1),
+            expires_at: Time::from_ms(2),
+        };
+        assert_eq!(Record::decode(record.encode()), Ok(record));
+    }
+
+    /// The codec writes a position in a list; a value that the list has forgotten would be written
+    /// as another one.
+    #[test]
+    fn every_doubt_and_every_judge_has_a_byte_of_its_own() {
+        for (at, doubt) in DOUBTS.into_iter().enumerate() {
+            let position = match doubt {
+                Doubt::LeaseEnded => 0,
+                Doubt::OwnerGone => 1,
+                Doubt::AnswerLost => 2,
+                Doubt::Panicked => 3,
+                Doubt::ServerError => 4,
+                Doubt::Said => 5,
+            };
+            assert_eq!((at, usize::from(doubt_byte(doubt))), (position, position));
+        }
+        for (at, judge) in JUDGES.into_iter().enumerate() {
+            let position = match judge {
+                Judge::Reconciler => 0,
+                Judge::Webhook => 1,
+                Judge::Operator => 2,
+            };
+            assert_eq!((at, usize::from(judge_byte(judge))), (position, position));
+        }
+        for (at, standing) in Standing::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(standing_byte(standing)), at);
+        }
+    }
+
+    /// Records outlive programs: the bytes of today must be readable tomorrow. If this fails, the
+    /// format has changed, and [`VERSION`] must too.
+    #[test]
+    fn the_format_stays_as_it_is() {
+        for (record, bytes) in shapes().iter().zip(GOLDEN) {
+            assert_eq!(crate::scope::hex(&record.encode()), bytes);
+        }
+        assert_eq!(shapes().len(), GOLDEN.len());
+    }
+
+    const GOLDEN: [&str; 5] = [
+        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
+         d403ac02ab020101050600c80101016e01760500626f647900bd3a058e",
+        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
+         d403ac02ab020101050601c901032f610205ab020005ab020101c901ac2c6949",
+        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
+         d403ac02ab020100070000000000000005060205ab02020105ab020419e9ab0e",
+        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
+         d403ac02ab02010205060105ab020303010090bf1223",
+        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
+         d403ac02ab0201030505090205ab02050202017205ab02060165000e0c62",
+    ];
+
+    /// A record in every state, and among them every kind of moment.
+    fn shapes() -> Vec<Record> {
+        let at = Time::from_ms;
+        let name = HeaderName::from_static("n");
+        let states = [
+            State::Completed {
+                answer: Answer::Kept(StoredResponse {
+                    status: StatusCode::OK,
+                    headers: vec![(name, HeaderValue::from_static("v"))],
+                    body: Bytes::from_static(b"\0body"),
+                }),
+                settled_at: at(5),
+                expires_at: at(6),
+            },
+            State::Completed {
+                answer: Answer::NotKept {
+                    status: Some(StatusCode::CREATED),
+                    location: Some(HeaderValue::from_static("/a")),
+                },
+                settled_at: at(5),
+                expires_at: at(6),
+            },
+            State::InProgress { owner: 7, begun_at: at(5), lease_until: at(6) },
+            State::FailedRetryable { settled_at: at(5), expires_at: at(6) },
+            State::Unknown { since: at(5), doubt: Doubt::Said, lookups: 9 },
+        ];
+        let moments = [
+            vec![],
+            vec![Happened::Began, Happened::Settled(Standing::Completed, Some(201))],
+            vec![Happened::Doubted(Doubt::OwnerGone), Happened::LookedUp],
+            vec![Happened::LateResult(Fence(3), Standing::Completed, None)],
+            vec![
+                Happened::Resolved(Standing::FailedRetryable, Judge::Operator, "r".into()),
+                Happened::Expired("e".into()),
+            ],
+        ];
+        let moment = |what| Moment { at: at(5), fence: Fence(299), what };
+        states
+            .into_iter()
+            .zip(moments)
+            .map(|(state, moments)| Record {
+                state,
+                timeline: moments.into_iter().map(moment).collect(),
+                ..sample()
+            })
+            .collect()
+    }
+
+    fn sample() -> Record {
+        Record {
+            id: Id::from_bytes([1; 32]),
+            scope: Scope::from_bytes(b"s"),
+            key: KeyDigest::from_bytes([2; 32]),
+            fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([3; 8]), [4; 32]),
+            about: About { method: "POST".into(), route: "/r".into(), path: "/p".into() },
+            created_at: Time::from_ms(1_700_000_000_000),
+            ttl: Duration::from_secs(60),
+            version: 300,
+            fence: Fence(299),
+            attempts: 1,
+            state: State::Completed {
+                answer: Answer::Kept(StoredResponse {
+                    status: StatusCode::OK,
+                    headers: vec![],
+                    body: Bytes::new(),
+                }),
+                settled_at: Time::from_ms(5),
+                expires_at: Time::from_ms(6),
+            },
+            timeline: vec![],
+        }
     }
 }

@@ -1,0 +1,226 @@
+//! Is everything that was acknowledged there after a restart?
+//!
+//! For stores that can be closed and opened again over what they have stored.
+
+use super::samples::*;
+use super::{Owners, Reopen};
+use crate::engine::{Begun, Engine, Settled};
+use crate::machine::{Decision, Event, decide};
+use crate::record::{Doubt, Record, Standing, State};
+use crate::store::{Filter, Store as _};
+use crate::time::Time;
+
+/// Settled and unknown records are as they were, to the byte.
+pub async fn settled_and_unknown_records_survive<B: Reopen>(mut bench: B) {
+    let mut records = Vec::new();
+    for n in 0..30 {
+        let how = [Standing::Completed, Standing::FailedRetryable, Standing::Unknown][n % 3];
+        records.push(standing(&bench.store(), &format!("k{n}"), how).await);
+    }
+    bench.reopen().await;
+    for record in &records {
+        assert_eq!(load(&bench.store(), record.id).await.as_ref(), Some(record));
+    }
+    let found = all(&bench.store(), Filter::default(), 7).await;
+    assert_eq!(ids(&found), ids(&records));
+}
+
+/// A replay after the restart has the same bytes.
+pub async fn answers_replay_after_a_restart<B: Reopen>(mut bench: B) {
+    let body: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    let request = Request::new("k");
+    {
+        let engine = Engine::new(bench.store());
+        let lease = request.execute(&engine, 1).await;
+        engine.settle(lease, &done(body.clone())).await.expect("the settle is answered");
+    }
+    bench.reopen().await;
+    let engine = Engine::new(bench.store());
+    assert_eq!(request.replay(&engine).await, answer(body));
+}
+
+/// What a record in progress is after a restart, as the store says of its owners.
+fn reopened(before: &Record, after: &Record, owners: Owners) {
+    match owners {
+        Owners::Remain => assert_eq!(after, before),
+        Owners::Gone => {
+            let State::Unknown { since, doubt, .. } = after.state else { panic!("{after:?}") };
+            assert_eq!(doubt, Doubt::OwnerGone);
+            let Decision::Write(write) = decide(Some(before), &Event::OwnerGone, since) else {
+                panic!("{before:?} was not in progress");
+            };
+            assert_eq!(*after, write.onto(before, since, after.version));
+            assert!(after.version > before.version);
+        }
+    }
+}
+
+/// Whoever was executing is gone, or goes on, and the record says so at once.
+pub async fn running_records_are_in_doubt_where_their_owners_are_gone<B: Reopen>(mut bench: B) {
+    let mut running = Vec::new();
+    for n in 0..20 {
+        running.push(new(&bench.store(), first(&format!("k{n}"))).await);
+    }
+    let owners = bench.reopen().await;
+    for before in &running {
+        let after = load(&bench.store(), before.id).await.expect("a reservation is durable");
+        reopened(before, &after, owners);
+        let engine = Engine::new(bench.store());
+        let begun = engine.begin(&Request::new("k0").ask(9)).await.expect("it is answered");
+        match owners {
+            Owners::Gone => assert!(matches!(begun, Begun::Unknown), "{begun:?}"),
+            Owners::Remain => assert!(matches!(begun, Begun::InProgress(_)), "{begun:?}"),
+        }
+    }
+}
+
+/// An owner that outlived the store's restart still tells the truth while nobody has decided.
+pub async fn a_lease_from_before_the_restart_still_settles<B: Reopen>(mut bench: B) {
+    let request = Request::new("k");
+    let lease = {
+        let engine = Engine::new(bench.store());
+        request.execute(&engine, 1).await
+    };
+    bench.reopen().await;
+    let engine = Engine::new(bench.store());
+    let settled = engine.settle(lease, &done("x")).await.expect("the settle is answered");
+    assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
+    assert_eq!(request.replay(&engine).await, answer("x"));
+}
+
+/// Numbers rise across restarts, over the same record.
+pub async fn numbers_rise_across_restarts<B: Reopen>(mut bench: B) {
+    let mut last = standing(&bench.store(), "k", Standing::Unknown).await.version;
+    for n in 0..5 {
+        bench.reopen().await;
+        let store = bench.store();
+        let record = load(&store, first("k").id).await.expect("it is there");
+        let next = swapped(&store, &record, look_up()).await.version;
+        assert!(next > last, "{next} after {last}");
+        let other = new(&store, first(&format!("other{n}"))).await;
+        assert!(other.version > next, "{} after {next}", other.version);
+        last = other.version;
+    }
+}
+
+/// And when everything was reaped, so that nothing that is left is as high as what was given out.
+pub async fn numbers_rise_across_reaping_and_restarts<B: Reopen>(mut bench: B) {
+    let mut last = 0;
+    for owner in 0..5 {
+        {
+            let store = bench.store();
+            let mut again = first("k");
+            again.owner = owner;
+            let begun = new(&store, again).await;
+            assert!(begun.version > last, "{} after {last}", begun.version);
+            let settled = swapped(&store, &begun, complete(answer("x"))).await;
+            last = settled.version;
+            bench.advance(TTL * 2).await;
+            assert_eq!(reap(&store, 10).await, 1);
+        }
+        bench.reopen().await;
+    }
+}
+
+/// Time does not go back over a restart, so a retention does not begin again.
+pub async fn the_clock_does_not_go_back_over_a_restart<B: Reopen>(mut bench: B) {
+    let mut last = Time::default();
+    for _ in 0..5 {
+        let now = bench.store().load(first("k").id).await.expect("it is answered").now;
+        assert!(now >= last, "{now:?} after {last:?}");
+        insert(&bench.store(), first("k")).await;
+        bench.advance(LEASE).await;
+        last = insert(&bench.store(), first("k")).await.now;
+        bench.reopen().await;
+    }
+}
+
+/// What was reaped stays gone, and what had expired is still there to be reaped, once.
+pub async fn reaped_records_stay_gone<B: Reopen>(mut bench: B) {
+    for n in 0..10 {
+        standing(&bench.store(), &format!("k{n}"), Standing::Completed).await;
+    }
+    bench.advance(TTL * 2).await;
+    assert_eq!(reap(&bench.store(), 6).await, 6);
+    bench.reopen().await;
+    assert_eq!(all(&bench.store(), Filter::default(), 100).await.len(), 4);
+    assert_eq!(reap(&bench.store(), 100).await, 4);
+    bench.reopen().await;
+    assert_eq!(all(&bench.store(), Filter::default(), 100).await, []);
+    assert_eq!(reap(&bench.store(), 100).await, 0);
+    for n in 0..10 {
+        new(&bench.store(), first(&format!("k{n}"))).await;
+    }
+}
+
+/// A record that replaced an expired one is the one that is found.
+pub async fn the_last_generation_is_the_one_that_survives<B: Reopen>(mut bench: B) {
+    for generation in 0..4u8 {
+        let store = bench.store();
+        let begun = new(&store, first("k")).await;
+        swapped(&store, &begun, complete(answer(vec![generation]))).await;
+        drop(store);
+        bench.reopen().await;
+        let engine = Engine::new(bench.store());
+        assert_eq!(Request::new("k").replay(&engine).await, answer(vec![generation]));
+        bench.advance(TTL * 2).await;
+    }
+}
+
+/// A writer from before the restart loses to whoever has written since.
+pub async fn a_swap_from_before_the_restart_loses_to_a_later_one<B: Reopen>(mut bench: B) {
+    let old = standing(&bench.store(), "k", Standing::Unknown).await;
+    bench.reopen().await;
+    let store = bench.store();
+    let current = swapped(&store, &old, complete(answer("x"))).await;
+    drop(store);
+    bench.reopen().await;
+    assert_eq!(beaten(&bench.store(), &old, fail()).await, Some(current));
+}
+
+/// One restart after the other changes nothing more.
+pub async fn restarts_in_a_row_change_nothing_more<B: Reopen>(mut bench: B) {
+    let settled = standing(&bench.store(), "c", Standing::Completed).await;
+    new(&bench.store(), first("i")).await;
+    bench.reopen().await;
+    let running = load(&bench.store(), first("i").id).await;
+    for _ in 0..4 {
+        bench.reopen().await;
+        assert_eq!(load(&bench.store(), first("i").id).await, running);
+        assert_eq!(load(&bench.store(), settled.id).await.as_ref(), Some(&settled));
+    }
+}
+
+/// A scan that was interrupted by a restart begins anew, and meets everything.
+pub async fn scans_are_whole_after_a_restart<B: Reopen>(mut bench: B) {
+    let mut records = Vec::new();
+    for n in 0..40 {
+        records.push(standing(&bench.store(), &format!("k{n}"), Standing::ALL[n % 4]).await);
+    }
+    let owners = bench.reopen().await;
+    for standing in Standing::ALL {
+        let filter = Filter { standing: Some(standing), ..Filter::default() };
+        let expected = match (owners, standing) {
+            (Owners::Gone, Standing::InProgress) => 0,
+            (Owners::Gone, Standing::Unknown) => 20,
+            (Owners::Gone | Owners::Remain, _) => 10,
+        };
+        assert_eq!(all(&bench.store(), filter, 7).await.len(), expected, "{standing:?}");
+    }
+}
+
+/// Leases and expiries are due after a restart as they were before.
+pub async fn upkeep_goes_on_after_a_restart<B: Reopen>(mut bench: B) {
+    for n in 0..10 {
+        let how = [Standing::InProgress, Standing::Completed][n % 2];
+        standing(&bench.store(), &format!("k{n}"), how).await;
+    }
+    let owners = bench.reopen().await;
+    bench.advance(TTL * 2).await;
+    let engine = Engine::new(bench.store());
+    let swept = engine.sweep(100).await.expect("the sweep is answered");
+    assert_eq!(swept.doubted, if owners == Owners::Gone { 0 } else { 5 });
+    assert_eq!(engine.reap(100).await.expect("the reap is answered"), 5);
+    let unknown = Filter { standing: Some(Standing::Unknown), ..Filter::default() };
+    assert_eq!(all(engine.store(), unknown, 100).await.len(), 5);
+}

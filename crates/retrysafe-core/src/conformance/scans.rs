@@ -1,0 +1,409 @@
+//! Does a scan meet each record that matches exactly once?
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::Bench;
+use super::samples::*;
+use crate::record::{Record, Standing};
+use crate::scope::Id;
+use crate::store::{Filter, PAGE_MAX, Query, Store};
+
+/// As many records as tasks can insert quickly.
+async fn many<S: Store>(store: &Arc<S>, count: usize) -> Vec<Record> {
+    let records = race(RACERS, |task| {
+        let store = store.clone();
+        async move {
+            let mut mine = Vec::new();
+            for n in (task..count).step_by(RACERS) {
+                mine.push(new(&store, first(&format!("k{n}"))).await);
+            }
+            mine
+        }
+    });
+    records.await.into_iter().flatten().collect()
+}
+
+/// Nothing matches in an empty store, and the scan ends.
+pub async fn a_scan_of_nothing_is_one_empty_page<B: Bench>(bench: B) {
+    let store = bench.store();
+    let (records, next) = page(&store, &Filter::default(), None, 10).await;
+    assert_eq!((records, next), (vec![], None));
+}
+
+async fn paged<B: Bench>(bench: B, count: usize, limit: usize) {
+    let store = bench.store();
+    let records = many(&store, count).await;
+    let found = all(&store, Filter::default(), limit).await;
+    assert_eq!(ids(&found), ids(&records), "in pages of {limit}");
+    for record in found {
+        assert_eq!(load(&store, record.id).await, Some(record));
+    }
+}
+
+/// One by one.
+pub async fn pages_of_one_show_each_record_once<B: Bench>(bench: B) {
+    paged(bench, 40, 1).await;
+}
+
+/// In pages that do not divide the whole.
+pub async fn pages_of_seven_show_each_record_once<B: Bench>(bench: B) {
+    paged(bench, 100, 7).await;
+}
+
+/// In the largest pages, of which one is not enough.
+pub async fn pages_of_the_maximum_show_each_record_once<B: Bench>(bench: B) {
+    paged(bench, PAGE_MAX + 100, PAGE_MAX).await;
+}
+
+/// A page is never empty by request, and never larger than the bound.
+pub async fn odd_limits_are_bounded_not_refused<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = many(&store, PAGE_MAX + 10).await;
+    let (zero, next) = page(&store, &Filter::default(), None, 0).await;
+    assert_eq!((zero.len(), next.is_some()), (1, true));
+    let (huge, next) = page(&store, &Filter::default(), None, usize::MAX).await;
+    assert_eq!((huge.len(), next.is_some()), (PAGE_MAX, true));
+    assert_eq!(all(&store, Filter::default(), usize::MAX).await.len(), records.len());
+}
+
+/// The same page is the same again: a cursor is not used up.
+pub async fn a_cursor_may_be_used_again<B: Bench>(bench: B) {
+    let store = bench.store();
+    many(&store, 30).await;
+    let (_, cursor) = page(&store, &Filter::default(), None, 10).await;
+    let once = page(&store, &Filter::default(), cursor.clone(), 10).await;
+    let twice = page(&store, &Filter::default(), cursor, 10).await;
+    assert_eq!(once, twice);
+}
+
+/// Two scopes with twelve keys each, over two routes, in every standing.
+async fn mixture(store: &impl Store) -> Vec<Record> {
+    let mut records = Vec::new();
+    for (t, tenant) in ["a", "b"].into_iter().enumerate() {
+        for n in 0..12 {
+            let mut asked = first_in(&scope(tenant), &format!("k{n}"));
+            asked.about.route = if n % 3 == 0 { "/pay".into() } else { "/refund".into() };
+            let record = new(store, asked).await;
+            records.push(match Standing::ALL[(n + t) % 4] {
+                Standing::InProgress => record,
+                Standing::Completed => swapped(store, &record, complete(answer("x"))).await,
+                Standing::FailedRetryable => swapped(store, &record, fail()).await,
+                Standing::Unknown => swapped(store, &record, doubt()).await,
+            });
+        }
+    }
+    records
+}
+
+/// Compares a filter's pages with what [`Filter::matches`] says of each record.
+async fn finds(store: &impl Store, records: &[Record], filter: Filter, expected: usize) {
+    let now = store.load(records[0].id).await.expect("the load is answered").now;
+    let matching = ids(records.iter().filter(|record| filter.matches(record, now)));
+    assert_eq!(matching.len(), expected, "the case expects {expected} of {filter:?}");
+    for limit in [1, 5, 100] {
+        let found = all(store, filter.clone(), limit).await;
+        assert_eq!(ids(&found), matching, "{filter:?} in pages of {limit}");
+    }
+}
+
+/// Only in one state, for each of them.
+pub async fn a_scan_finds_by_standing<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = mixture(&store).await;
+    for standing in Standing::ALL {
+        let filter = Filter { standing: Some(standing), ..Filter::default() };
+        finds(&store, &records, filter, 6).await;
+    }
+}
+
+/// Only ended leases, which are in progress by nature.
+pub async fn a_scan_finds_ended_leases<B: Bench>(bench: B) {
+    let store = bench.store();
+    let over = Filter { lease_over: true, ..Filter::default() };
+    let mut records = mixture(&store).await;
+    finds(&store, &records, over.clone(), 0).await;
+    bench.advance(LEASE * 2).await;
+    records.push(new(&store, first("live")).await);
+    finds(&store, &records, over, 6).await;
+}
+
+/// Only of one scope.
+pub async fn a_scan_finds_by_scope<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = mixture(&store).await;
+    for (name, expected) in [("a", 12), ("b", 12), ("c", 0), ("", 0)] {
+        let filter = Filter { scope: Some(scope(name)), ..Filter::default() };
+        finds(&store, &records, filter, expected).await;
+    }
+}
+
+/// Only of one route.
+pub async fn a_scan_finds_by_route<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = mixture(&store).await;
+    for (route, expected) in [("/pay", 8), ("/refund", 16), ("/PAY", 0), ("/pa", 0), ("%", 0)] {
+        let filter = Filter { route: Some(route.into()), ..Filter::default() };
+        finds(&store, &records, filter, expected).await;
+    }
+}
+
+/// Only with one key, whatever the scope.
+pub async fn a_scan_finds_by_key_in_every_scope<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = mixture(&store).await;
+    for (name, expected) in [("k3", 2), ("k11", 2), ("k12", 0)] {
+        let filter = Filter { key: Some(key(name)), ..Filter::default() };
+        finds(&store, &records, filter, expected).await;
+    }
+}
+
+/// Only what was created before a moment, whenever it was written last.
+pub async fn a_scan_finds_by_creation<B: Bench>(bench: B) {
+    let store = bench.store();
+    let mut records = vec![new(&store, first("old")).await];
+    bench.advance(Duration::from_secs(10)).await;
+    records.push(new(&store, first("young")).await);
+    records[0] = swapped(&store, &records[0], doubt()).await;
+    let before = records[1].created_at;
+    for (created_before, expected) in
+        [(before, 1), (before.plus(AGES), 2), (records[0].created_at, 0)]
+    {
+        let filter = Filter { created_before: Some(created_before), ..Filter::default() };
+        finds(&store, &records, filter, expected).await;
+    }
+}
+
+/// Every condition that is set must hold.
+pub async fn conditions_of_a_scan_add_up<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = mixture(&store).await;
+    let late = records[0].created_at.plus(AGES);
+    bench.advance(LEASE * 2).await;
+    let some = Filter {
+        standing: Some(Standing::InProgress),
+        lease_over: true,
+        scope: Some(scope("a")),
+        route: Some("/pay".into()),
+        key: Some(key("k0")),
+        created_before: Some(late),
+    };
+    finds(&store, &records, some.clone(), 1).await;
+    finds(&store, &records, Filter { key: None, ..some.clone() }, 1).await;
+    finds(&store, &records, Filter { key: None, route: None, ..some.clone() }, 3).await;
+    finds(&store, &records, Filter { scope: None, key: None, route: None, ..some.clone() }, 6)
+        .await;
+    finds(&store, &records, Filter { standing: Some(Standing::Unknown), ..some.clone() }, 0).await;
+    finds(&store, &records, Filter { scope: Some(scope("b")), ..some.clone() }, 0).await;
+    finds(&store, &records, Filter { created_before: Some(records[0].created_at), ..some }, 0)
+        .await;
+}
+
+/// A record is there until it is reaped, for scans as for loads.
+pub async fn a_scan_shows_expired_records_until_they_are_reaped<B: Bench>(bench: B) {
+    let store = bench.store();
+    let record = standing(&store, "k", Standing::Completed).await;
+    bench.advance(TTL * 2).await;
+    assert_eq!(all(&store, Filter::default(), 10).await, [record]);
+    assert_eq!(reap(&store, 10).await, 1);
+    assert_eq!(all(&store, Filter::default(), 10).await, []);
+}
+
+/// Scans again and again, in small pages, while `others` write; the last scan begins after them.
+async fn scans_beside<S: Store>(
+    store: &Arc<S>,
+    filter: Filter,
+    others: impl Future<Output = ()> + Send + 'static,
+    mut check: impl FnMut(BTreeMap<Id, usize>) + Send + 'static,
+) {
+    let written = Arc::new(AtomicBool::new(false));
+    let scanner = {
+        let (store, written) = (store.clone(), Arc::clone(&written));
+        tokio::spawn(async move {
+            loop {
+                let last = written.load(Ordering::SeqCst);
+                let mut met = BTreeMap::new();
+                for record in all(&store, filter.clone(), 7).await {
+                    *met.entry(record.id).or_insert(0) += 1;
+                }
+                check(met);
+                if last {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+    };
+    others.await;
+    written.store(true, Ordering::SeqCst);
+    scanner.await.expect("each scan met what it should");
+}
+
+/// Newcomers do not shift what was there.
+pub async fn a_scan_beside_inserts_meets_old_records_exactly_once<B: Bench>(bench: B) {
+    let store = bench.store();
+    let old = ids(&many(&store, 50).await);
+    let writer = store.clone();
+    let inserts = async move {
+        for n in 0..100 {
+            new(&writer, first(&format!("new{n}"))).await;
+        }
+    };
+    scans_beside(&store, Filter::default(), inserts, move |met| {
+        assert!(old.iter().all(|id| met.get(id) == Some(&1)), "{met:?}");
+        assert!(met.values().all(|times| *times == 1), "{met:?}");
+    })
+    .await;
+}
+
+/// A write does not move a record to where the scan has been, or has yet to be.
+pub async fn a_scan_beside_swaps_meets_each_record_exactly_once<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = many(&store, 50).await;
+    let all_of_them = ids(&records);
+    let writer = store.clone();
+    let renewals = async move {
+        for mut record in records {
+            for n in 0..3 {
+                record = swapped(&writer, &record, renew(LEASE * (n + 1))).await;
+            }
+        }
+    };
+    let running = Filter { standing: Some(Standing::InProgress), ..Filter::default() };
+    scans_beside(&store, running, renewals, move |met| {
+        assert_eq!(met.keys().copied().collect::<Vec<_>>(), all_of_them);
+        assert!(met.values().all(|times| *times == 1), "{met:?}");
+    })
+    .await;
+}
+
+/// Nor does a renewal of an ended lease that stays ended.
+pub async fn a_scan_of_ended_leases_meets_each_exactly_once_while_they_move<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = many(&store, 50).await;
+    let all_of_them = ids(&records);
+    bench.advance(AGES).await;
+    let writer = store.clone();
+    let moves = async move {
+        for (n, mut record) in records.into_iter().enumerate() {
+            for round in 0..3 {
+                // The lease moves to and fro, always in the past: `lease_max` is long used up.
+                let lease_max = LEASE * ((n as u32 * 7 + round * 11) % 20 + 1);
+                let becomes = crate::record::Becomes::Renewed { lease: LEASE, lease_max };
+                let write = crate::record::Write { becomes, ..touch() };
+                record = swapped(&writer, &record, write).await;
+            }
+        }
+    };
+    let over = Filter { lease_over: true, ..Filter::default() };
+    scans_beside(&store, over, moves, move |met| {
+        assert_eq!(met.keys().copied().collect::<Vec<_>>(), all_of_them);
+        assert!(met.values().all(|times| *times == 1), "{met:?}");
+    })
+    .await;
+}
+
+/// A record that stops matching, or starts to, is met at most once.
+pub async fn a_scan_beside_settles_meets_no_record_twice<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = many(&store, 50).await;
+    let writer = store.clone();
+    let settles = async move {
+        for record in &records {
+            swapped(&writer, record, complete(answer("x"))).await;
+        }
+    };
+    let running = Filter { standing: Some(Standing::InProgress), ..Filter::default() };
+    scans_beside(&store, running, settles, |met| {
+        assert!(met.values().all(|times| *times == 1), "{met:?}");
+    })
+    .await;
+}
+
+/// What is reaped meanwhile may be missing; what stays is met exactly once.
+pub async fn a_scan_beside_reaping_meets_what_stays_exactly_once<B: Bench>(bench: B) {
+    let store = bench.store();
+    for n in 0..40 {
+        standing(&store, &format!("gone{n}"), Standing::Completed).await;
+    }
+    bench.advance(TTL * 2).await;
+    let stay = ids(&many(&store, 40).await);
+    let reaper = store.clone();
+    let reaping = async move { while reap(&reaper, 3).await > 0 {} };
+    scans_beside(&store, Filter::default(), reaping, move |met| {
+        assert!(stay.iter().all(|id| met.get(id) == Some(&1)), "{met:?}");
+        assert!(met.values().all(|times| *times == 1), "{met:?}");
+    })
+    .await;
+}
+
+/// A cursor outlives the record at which its page ended.
+pub async fn a_scan_goes_on_after_its_last_record_was_reaped<B: Bench>(bench: B) {
+    let store = bench.store();
+    for n in 0..20 {
+        standing(&store, &format!("gone{n}"), Standing::Completed).await;
+    }
+    bench.advance(TTL * 2).await;
+    let stay = many(&store, 20).await;
+    let (mut found, cursor) = page(&store, &Filter::default(), None, 15).await;
+    assert_eq!(reap(&store, 100).await, 20);
+    let mut after = cursor;
+    while after.is_some() {
+        let (more, next) = page(&store, &Filter::default(), after, 15).await;
+        found.extend(more);
+        after = next;
+    }
+    let stay = ids(&stay);
+    let met = ids(&found);
+    assert!(stay.iter().all(|id| met.iter().filter(|met| *met == id).count() == 1), "{met:?}");
+}
+
+/// The sweeper's way: each page's records leave the filter before the next page is read.
+pub async fn a_scan_finds_all_while_its_pages_stop_matching<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = many(&store, 60).await;
+    bench.advance(LEASE * 2).await;
+    let over = Filter { lease_over: true, ..Filter::default() };
+    let (mut met, mut after) = (Vec::new(), None);
+    loop {
+        let (page, next) = page(&store, &over, after, 7).await;
+        for record in &page {
+            swapped(&store, record, doubt()).await;
+        }
+        met.extend(page);
+        match next {
+            Some(cursor) => after = Some(cursor),
+            None => break,
+        }
+    }
+    assert_eq!(ids(&met), ids(&records));
+    assert_eq!(all(&store, over, 7).await, []);
+}
+
+/// Two scans at once do not disturb each other.
+pub async fn concurrent_scans_are_independent<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = ids(&many(&store, 60).await);
+    let found = race(8, |n| {
+        let store = store.clone();
+        async move { ids(&all(&store, Filter::default(), n + 1).await) }
+    })
+    .await;
+    assert!(found.iter().all(|met| *met == records));
+}
+
+/// A cursor that no scan of this store has given is refused, not misread and not a panic.
+pub async fn a_cursor_of_another_kind_does_no_harm<B: Bench>(bench: B) {
+    let store = bench.store();
+    let records = many(&store, 10).await;
+    for bytes in [vec![], vec![0xff], vec![0; 3], vec![0xff; 9], vec![0xff; 32], vec![7; 300]] {
+        let after = Some(crate::store::Cursor(bytes));
+        let query = Query { filter: Filter::default(), after, limit: 10 };
+        // Some bytes may happen to be a cursor; then the page is some page.
+        if let Ok(page) = store.scan(query).await {
+            assert!(page.value.records.iter().all(|record| records.contains(record)));
+        }
+    }
+}

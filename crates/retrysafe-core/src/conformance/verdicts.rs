@@ -1,0 +1,241 @@
+//! Is an unknown request decided once, by evidence?
+
+use super::Bench;
+use super::samples::*;
+use super::verbs::{refused, settled};
+use crate::engine::{Begun, Engine, Lease, Ruled};
+use crate::machine::{Evidence, Proof, Verdict};
+use crate::record::{Answer, Doubt, Happened, Judge, Outcome, Record, Standing, State};
+use crate::store::Store;
+
+pub(super) fn executed(answer: Answer) -> Verdict {
+    let judge = Judge::Webhook;
+    Verdict { evidence: Evidence::Executed(answer), judge, reason: "it said so".into() }
+}
+
+pub(super) fn not_executed() -> Verdict {
+    let evidence = Evidence::NotExecuted(Proof::burnt());
+    Verdict { evidence, judge: Judge::Operator, reason: "burnt downstream".into() }
+}
+
+/// A request whose owner left it unknown, and that owner's lease.
+async fn unknown<B: Bench>(bench: &B, engine: &Engine<impl Store>, key: &str) -> (Request, Lease) {
+    let request = Request::new(key);
+    let lease = request.execute(engine, 1).await;
+    bench.advance(LEASE * 2).await;
+    assert!(matches!(request.begin(engine, 2).await, Begun::Unknown));
+    (request, lease)
+}
+
+async fn resolve(engine: &Engine<impl Store>, request: &Request, verdict: &Verdict) -> Ruled {
+    engine.resolve(request.id(), verdict).await.expect("the verdict is answered")
+}
+
+fn decided(ruled: Ruled) -> Record {
+    match ruled {
+        Ruled::Done(record) => record,
+        Ruled::Refused(record) => panic!("refused: {record:?}"),
+        Ruled::Absent => panic!("absent"),
+    }
+}
+
+/// Evidence of the answer itself: it is replayed from then on, and the owner has lost.
+pub async fn evidence_of_execution_is_replayed<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let (request, late) = unknown(&bench, &engine, "k").await;
+    let record = decided(resolve(&engine, &request, &executed(answer("found"))).await);
+    assert_eq!(record.standing(), Standing::Completed);
+    assert!(record.fence > late.fence(), "a verdict raises the fence");
+    assert_eq!(request.replay(&engine).await, answer("found"));
+    let (current, contradiction) = refused(&engine, late, &done("other")).await;
+    assert!(contradiction);
+    assert_eq!(current.map(|record| record.standing()), Some(Standing::Completed));
+    assert_eq!(request.replay(&engine).await, answer("found"));
+}
+
+/// Evidence of the mere fact is enough never to execute again.
+pub async fn evidence_of_the_mere_fact_is_final<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let (request, _late) = unknown(&bench, &engine, "k").await;
+    let fact = Answer::NotKept { status: None, location: None };
+    decided(resolve(&engine, &request, &executed(fact.clone())).await);
+    assert_eq!(request.replay(&engine).await, fact);
+}
+
+/// Proof that nothing happened lets the next caller execute, and the late owner's word is kept.
+pub async fn proof_of_no_execution_frees_the_key<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let (request, late) = unknown(&bench, &engine, "k").await;
+    let record = decided(resolve(&engine, &request, &not_executed()).await);
+    assert_eq!(record.standing(), Standing::FailedRetryable);
+    assert!(record.fence > late.fence());
+    let lease = request.execute(&engine, 3).await;
+    assert_eq!(lease.attempt(), 2);
+    let old_fence = late.fence();
+    let (_, contradiction) = refused(&engine, late, &done("after all")).await;
+    assert!(contradiction, "the proof was wrong, and that is counted");
+    let kept = request.record(&engine).await;
+    let evidence = Happened::LateResult(old_fence, Standing::Completed, Some(201));
+    assert!(kept.timeline.iter().any(|moment| moment.what == evidence));
+    settled(&engine, lease, &done("x")).await;
+    assert_eq!(request.replay(&engine).await, answer("x"));
+}
+
+/// An owner that denies what the evidence showed changes nothing, and the contradiction is told.
+pub async fn a_late_no_against_the_evidence_is_a_contradiction<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let (request, late) = unknown(&bench, &engine, "k").await;
+    decided(resolve(&engine, &request, &executed(answer("found"))).await);
+    let (_, contradiction) = refused(&engine, late, &Outcome::Retryable(None)).await;
+    assert!(contradiction);
+    assert_eq!(request.replay(&engine).await, answer("found"));
+}
+
+/// Reconciler, webhook and operator at once: one decides, and nobody flips it.
+pub async fn of_32_verdicts_one_is_decided<B: Bench>(bench: B) {
+    for round in 0..8 {
+        let engine = Engine::new(bench.store());
+        let (request, _late) = unknown(&bench, &engine, &format!("k{round}")).await;
+        let ruled = race(RACERS, |n| {
+            let (engine, request) = (engine.clone(), request.clone());
+            async move {
+                let verdict =
+                    if n % 2 == 0 { not_executed() } else { executed(answer(vec![n as u8])) };
+                resolve(&engine, &request, &verdict).await
+            }
+        })
+        .await;
+        let current = request.record(&engine).await;
+        let mut decided = 0;
+        for ruled in ruled {
+            match ruled {
+                Ruled::Done(record) => {
+                    decided += 1;
+                    assert_eq!(record, current);
+                }
+                Ruled::Refused(record) => assert_eq!(record, current),
+                Ruled::Absent => panic!("it is there"),
+            }
+        }
+        assert_eq!(decided, 1);
+    }
+}
+
+/// A verdict and the owner's own word at once: one of them holds, and the other learns it.
+pub async fn a_verdict_beside_a_late_settle_is_decided_once<B: Bench>(bench: B) {
+    for round in 0..16 {
+        let engine = Engine::new(bench.store());
+        let (request, late) = unknown(&bench, &engine, &format!("k{round}")).await;
+        let mut late = Some(late);
+        let held = race(2, |_| {
+            let (engine, request, lease) = (engine.clone(), request.clone(), late.take());
+            async move {
+                match lease {
+                    Some(lease) => match engine.settle(lease, &done("owner")).await {
+                        Ok(crate::engine::Settled::Done(_)) => Some(answer("owner")),
+                        Ok(crate::engine::Settled::Lost { .. }) => None,
+                        Err(unsettled) => panic!("{unsettled:?}"),
+                    },
+                    None => match resolve(&engine, &request, &executed(answer("judge"))).await {
+                        Ruled::Done(_) => Some(answer("judge")),
+                        Ruled::Refused(_) => None,
+                        Ruled::Absent => panic!("it is there"),
+                    },
+                }
+            }
+        })
+        .await;
+        let held: Vec<Answer> = held.into_iter().flatten().collect();
+        assert_eq!(held, [request.replay(&engine).await]);
+    }
+}
+
+/// Decided once: neither the same verdict nor the opposite one changes anything.
+pub async fn a_second_verdict_is_refused<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    for (n, verdict) in [executed(answer("x")), not_executed()].into_iter().enumerate() {
+        let (request, _late) = unknown(&bench, &engine, &format!("k{n}")).await;
+        let record = decided(resolve(&engine, &request, &verdict).await);
+        for again in [executed(answer("x")), executed(answer("y")), not_executed()] {
+            assert_eq!(resolve(&engine, &request, &again).await, Ruled::Refused(record.clone()));
+        }
+        assert_eq!(request.record(&engine).await, record);
+    }
+}
+
+/// There is nothing to decide about what is running, settled by its owner, or absent.
+pub async fn only_unknown_requests_are_decided<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let request = Request::new("k");
+    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Absent);
+    let lease = request.execute(&engine, 1).await;
+    let running = request.record(&engine).await;
+    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Refused(running));
+    let record = settled(&engine, lease, &done("x")).await;
+    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Refused(record));
+    bench.advance(TTL * 2).await;
+    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Absent);
+}
+
+/// Questions that brought nothing are counted, by any number of reconcilers.
+pub async fn lookups_are_counted<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let (request, lease) = unknown(&bench, &engine, "k").await;
+    let ruled = race(8, |_| {
+        let (engine, request) = (engine.clone(), request.clone());
+        async move { engine.looked_up(request.id()).await.expect("it is answered") }
+    })
+    .await;
+    assert!(ruled.iter().all(|ruled| matches!(ruled, Ruled::Done(_))), "{ruled:?}");
+    let record = request.record(&engine).await;
+    assert!(matches!(record.state, State::Unknown { lookups: 8, .. }), "{record:?}");
+    // Looking does not change the ownership: the owner may still tell.
+    let record = settled(&engine, lease, &done("x")).await;
+    let ruled = engine.looked_up(request.id()).await.expect("it is answered");
+    assert_eq!(ruled, Ruled::Refused(record));
+}
+
+/// An operator may end a retention; the key is free then, and the fence keeps rising.
+pub async fn an_ended_retention_frees_the_key<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let request = Request::new("k");
+    let lease = request.execute(&engine, 1).await;
+    let old_fence = lease.fence();
+    settled(&engine, lease, &done("x")).await;
+    let record = decided(engine.expire(request.id(), "wrong amount").await.expect("answered"));
+    let why = Happened::Expired("wrong amount".into());
+    assert_eq!(record.timeline.last().map(|moment| &moment.what), Some(&why));
+    assert_eq!(engine.look(request.id()).await.expect("it is answered").value, None);
+    let lease = request.execute(&engine, 2).await;
+    assert!(lease.fence() > old_fence);
+    assert_eq!(lease.attempt(), 1);
+}
+
+/// What is running or unknown cannot be made to be forgotten.
+pub async fn running_and_unknown_records_are_not_expired<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let expire =
+        async |request: &Request| engine.expire(request.id(), "no").await.expect("answered");
+    let request = Request::new("k");
+    assert_eq!(expire(&request).await, Ruled::Absent);
+    let lease = request.execute(&engine, 1).await;
+    let running = request.record(&engine).await;
+    assert_eq!(expire(&request).await, Ruled::Refused(running));
+    let doubted = settled(&engine, lease, &Outcome::Unknown(Doubt::Said)).await;
+    bench.advance(AGES).await;
+    assert_eq!(expire(&request).await, Ruled::Refused(doubted));
+}
+
+/// A look shows what lives.
+pub async fn a_look_shows_live_records_only<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let request = Request::new("k");
+    let look = async || engine.look(request.id()).await.expect("it is answered").value;
+    assert_eq!(look().await, None);
+    let lease = request.execute(&engine, 1).await;
+    assert_eq!(look().await, Some(request.record(&engine).await));
+    let record = settled(&engine, lease, &done("x")).await;
+    assert_eq!(look().await, Some(record));
+    bench.advance(TTL * 2).await;
+    assert_eq!(look().await, None);
+}

@@ -51,6 +51,8 @@ pub(crate) struct Log {
     pub(crate) reaps: VecDeque<super::ops::Reaping>,
     pub(crate) cleaning: Option<super::clean::Cleaning>,
     pub(crate) snapshots: super::snapshot::Snapshots,
+    /// How many entries were copied forward.
+    pub(crate) copied: u64,
 }
 
 /// Entries that are not durable yet, and who waits for them.
@@ -201,6 +203,7 @@ impl Log {
         }
         self.batch.bytes.extend_from_slice(record);
         self.admit(start, Reserve::Usable)?;
+        self.copied += 1;
         self.push(header);
         Ok(())
     }

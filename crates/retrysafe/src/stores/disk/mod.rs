@@ -39,6 +39,8 @@ mod log;
 mod ops;
 mod read;
 mod recover;
+#[cfg(test)]
+mod rehearsal;
 mod segments;
 mod snapshot;
 mod writer;

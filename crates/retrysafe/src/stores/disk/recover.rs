@@ -399,6 +399,7 @@ impl Found {
             reaps: Default::default(),
             cleaning: None,
             snapshots: Default::default(),
+            copied: 0,
         }
     }
 }

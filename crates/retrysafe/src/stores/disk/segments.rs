@@ -37,7 +37,9 @@ const FILL_BYTES: usize = 1 << 20;
 pub(crate) struct Segments {
     all: Vec<Segment>,
     in_use: VecDeque<u16>,
-    spare: Vec<u16>,
+    /// First come, first used: a new segment waits until a header has counted it, so that its
+    /// loss would be noticed.
+    spare: VecDeque<u16>,
     freed: Vec<u16>,
     filling: Option<JoinHandle<io::Result<Arc<dyn File>>>>,
     paused_until: Option<Instant>,
@@ -97,11 +99,11 @@ impl Segments {
     /// The segments of a store that is being opened. Those from `oldest` on are in use.
     pub(crate) fn opened(all: Vec<Segment>, oldest: u64) -> Self {
         let mut in_use: Vec<(u64, u16)> = Vec::new();
-        let mut spare = Vec::new();
+        let mut spare = VecDeque::new();
         for (slot, segment) in all.iter().enumerate() {
             match segment.generation >= oldest.max(1) {
                 true => in_use.push((segment.generation, slot as u16)),
-                false => spare.push(slot as u16),
+                false => spare.push_back(slot as u16),
             }
         }
         in_use.sort_unstable();
@@ -158,7 +160,7 @@ impl Segments {
 
     /// Takes a spare into use.
     pub(crate) fn turn(&mut self, generation: u64) {
-        let Some(slot) = self.spare.pop() else { return };
+        let Some(slot) = self.spare.pop_front() else { return };
         if let Some(segment) = self.all.get_mut(usize::from(slot)) {
             segment.generation = generation;
             segment.live = 0;
@@ -173,7 +175,7 @@ impl Segments {
 
     /// Makes spares of what was given up before the last flush.
     pub(crate) fn recycle_freed(&mut self) {
-        self.spare.append(&mut self.freed);
+        self.spare.extend(self.freed.drain(..));
     }
 
     pub(crate) fn gained(&mut self, slot: u16, record: u32) {
@@ -257,7 +259,7 @@ impl Log {
             Ok(file) => {
                 self.segments.is_short = false;
                 self.segments.paused_until = None;
-                self.segments.spare.push(self.segments.all.len() as u16);
+                self.segments.spare.push_back(self.segments.all.len() as u16);
                 self.segments.all.push(Segment::new(Arc::clone(&file), 0));
                 let mut files = self.shared.files.write().unwrap_or_else(PoisonError::into_inner);
                 files.push(file);

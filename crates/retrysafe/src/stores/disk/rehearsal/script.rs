@@ -1,0 +1,310 @@
+//! What do the scripts do, and what must be there afterwards?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use retrysafe_core::fingerprint::{Fingerprint, RulesId};
+use retrysafe_core::key::Key;
+use retrysafe_core::record::{
+    About, Answer, Becomes, Doubt, First, Happened, Record, Standing, State, Write,
+};
+use retrysafe_core::response::StoredResponse;
+use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::store::{Inserted, Stamped, StoreError, Swapped};
+use retrysafe_core::time::Time;
+use tokio::sync::oneshot;
+
+use super::super::error::OpenError;
+use super::super::log::Log;
+use super::super::ops::Op;
+use super::super::{Durability, Settings};
+use super::folder::TestFolder;
+use crate::stores::clock::{Clock, Hand};
+
+pub(super) const START: Time = Time::from_ms(1_000_000_000);
+pub(super) const SEGMENT: u32 = 4 << 10;
+
+/// One step of a script.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// Things asked at once, each about another key.
+    Ask(Vec<Ask>),
+    /// Time goes by.
+    Wait(Duration),
+    /// Closed in good order and opened again.
+    Reopen,
+    /// The process is killed and the store opened again.
+    Kill,
+}
+
+/// Something that is asked of the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    Insert { key: u32, ttl: u64 },
+    Complete { key: u32, body: usize },
+    Release { key: u32 },
+    Doubt { key: u32 },
+    Expire { key: u32 },
+    Reap { limit: usize },
+}
+
+/// A generator of small numbers: the same seed gives the same script.
+#[derive(Clone, Debug)]
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % bound
+    }
+}
+
+/// What was acknowledged, by id.
+pub(super) type Model = BTreeMap<Id, Record>;
+
+/// What is known after a step.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// How many calls the folder had seen.
+    pub(super) calls: usize,
+    /// Everything acknowledged.
+    pub(super) model: Arc<Model>,
+    /// The last time that was written down.
+    pub(super) marked: Time,
+    /// The script's clock.
+    pub(super) now: Time,
+}
+
+/// A script that is running over a folder.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) folder: TestFolder,
+    pub(super) log: Option<Log>,
+    clock: Clock,
+    hand: Hand,
+    pub(super) model: Model,
+    /// Ids whose last change failed in a way that leaves open whether it was applied.
+    pub(super) maybe: BTreeSet<Id>,
+    pub(super) known: Vec<Known>,
+    marked: Time,
+}
+
+pub(super) fn settings(clock: Clock) -> Settings {
+    Settings { durability: Durability::Full, segment_bytes: SEGMENT, clock, inline: true }
+}
+
+pub(super) fn first(key: u32, ttl: u64) -> First {
+    let scope = Scope::of([("tenant", &b"t"[..])]);
+    let digest = Key::new(&format!("key-{key}")).unwrap().digest();
+    First {
+        id: Id::of(&scope, &digest),
+        scope,
+        key: digest,
+        fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([7; 8]), [9; 32]),
+        about: About { method: "POST".into(), route: "/pay".into(), path: "/pay".into() },
+        ttl: Duration::from_secs(ttl),
+        lease: Duration::from_secs(30),
+        owner: u64::from(key),
+    }
+}
+
+fn write(becomes: Becomes) -> Write {
+    Write { becomes, new_fence: false, what: Some(Happened::LookedUp), ttl: None }
+}
+
+impl Ask {
+    /// The operation, or none if the record is not in a state for it.
+    fn op(self, model: &Model) -> Option<Asked> {
+        let swap = |key: u32, from: &[Standing], becomes: Becomes| {
+            let record = model.get(&first(key, 0).id)?;
+            from.contains(&record.standing()).then(|| {
+                let (reply, answer) = oneshot::channel();
+                let op = Op::Swap(Box::new((record.clone(), write(becomes))), reply);
+                (op, Waits::Swapped(record.id, answer))
+            })
+        };
+        let open = [Standing::InProgress, Standing::Unknown];
+        match self {
+            Self::Insert { key, ttl } => {
+                let (reply, answer) = oneshot::channel();
+                let first = first(key, ttl);
+                let id = first.id;
+                Some((Op::Insert(Box::new(first), reply), Waits::Inserted(id, answer)))
+            }
+            Self::Complete { key, body } => {
+                let body = Bytes::from(vec![key as u8; body]);
+                let response =
+                    StoredResponse { status: StatusCode::CREATED, headers: Vec::new(), body };
+                swap(key, &open, Becomes::Completed(Answer::Kept(response)))
+            }
+            Self::Release { key } => swap(key, &open, Becomes::FailedRetryable),
+            Self::Doubt { key } => {
+                swap(key, &[Standing::InProgress], Becomes::Unknown(Doubt::AnswerLost))
+            }
+            Self::Expire { key } => {
+                swap(key, &[Standing::Completed, Standing::FailedRetryable], Becomes::Expired)
+            }
+            Self::Reap { limit } => {
+                let (reply, answer) = oneshot::channel();
+                Some((Op::Reap(limit, reply), Waits::Reaped(answer)))
+            }
+        }
+    }
+}
+
+type Asked = (Op, Waits);
+type Told<T> = oneshot::Receiver<Result<Stamped<T>, StoreError>>;
+
+enum Waits {
+    Inserted(Id, Told<Inserted>),
+    Swapped(Id, Told<Swapped>),
+    Reaped(Told<usize>),
+}
+
+impl Run {
+    /// Opens a store in a folder; an error is the folder's doing.
+    pub(super) fn start(folder: TestFolder) -> Result<Self, OpenError> {
+        let (clock, hand) = Clock::manual(START);
+        let mut run = Self {
+            folder,
+            log: None,
+            clock,
+            hand,
+            model: Model::new(),
+            maybe: BTreeSet::new(),
+            known: Vec::new(),
+            marked: START,
+        };
+        run.know();
+        run.open().or_else(|_| run.open())?;
+        Ok(run)
+    }
+
+    pub(super) fn run(&mut self, steps: &[Step]) -> Result<(), OpenError> {
+        for step in steps {
+            match step {
+                Step::Ask(asks) => self.ask(asks),
+                Step::Wait(by) => self.hand.advance(*by),
+                Step::Reopen => {
+                    self.log.as_mut().unwrap().close();
+                    self.open().or_else(|_| self.open())?;
+                }
+                // A folder fails once at the most, so the second try must succeed.
+                Step::Kill => self.open().or_else(|_| self.open())?,
+            }
+            self.know();
+        }
+        Ok(())
+    }
+
+    fn know(&mut self) {
+        self.known.push(Known {
+            calls: self.folder.calls_len(),
+            model: Arc::new(self.model.clone()),
+            marked: self.marked,
+            now: self.clock.now(),
+        });
+    }
+
+    /// Opens the store and compares it with what was acknowledged.
+    pub(super) fn open(&mut self) -> Result<(), OpenError> {
+        self.log = None;
+        let log = Log::open(Arc::new(self.folder.clone()), settings(self.clock.clone()))?;
+        for (id, record) in &mut self.model {
+            let found = log.shared.find(id).unwrap();
+            if !self.maybe.contains(id) {
+                check(Some(record), Some(record), found.as_ref(), self.clock.now());
+            }
+            if let Some(found) = found {
+                assert!(found.version >= record.version, "{found:?} is older than {record:?}");
+                *record = found;
+            }
+        }
+        for id in std::mem::take(&mut self.maybe) {
+            self.model.extend(log.shared.find(&id).unwrap().map(|found| (id, found)));
+        }
+        self.marked = self.clock.now();
+        self.log = Some(log);
+        self.know();
+        Ok(())
+    }
+
+    fn ask(&mut self, asks: &[Ask]) {
+        let (ops, waits): (Vec<Op>, Vec<Waits>) =
+            asks.iter().filter_map(|ask| ask.op(&self.model)).unzip();
+        let log = self.log.as_mut().unwrap();
+        log.commit(ops);
+        while log.is_busy() {
+            log.commit([]);
+        }
+        for wait in waits {
+            match wait {
+                Waits::Inserted(id, mut told) => match told.try_recv().expect("an answer") {
+                    Ok(Stamped { value: Inserted::New(record), .. }) => self.acknowledged(record),
+                    Ok(Stamped { value: Inserted::Exists(record), .. }) => {
+                        assert!(is_same(&self.model[&id], &record), "{record:?}");
+                    }
+                    Err(error) => self.refused(id, &error),
+                },
+                Waits::Swapped(id, mut told) => match told.try_recv().expect("an answer") {
+                    Ok(Stamped { value: Swapped::Done(record), .. }) => self.acknowledged(record),
+                    // What was reaped cannot be changed any more.
+                    Ok(Stamped { value: Swapped::Lost(None), now }) => {
+                        assert!(self.model[&id].is_expired(now));
+                    }
+                    Ok(Stamped { value: Swapped::Lost(Some(record)), .. }) => {
+                        panic!("a swap of the current version lost to {record:?}")
+                    }
+                    Err(error) => self.refused(id, &error),
+                },
+                Waits::Reaped(mut told) => {
+                    if let Ok(Stamped { value: 1.., now }) = told.try_recv().expect("an answer") {
+                        self.marked = now;
+                    }
+                }
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, record: Record) {
+        self.marked = self.clock.now();
+        self.model.insert(record.id, record);
+    }
+
+    fn refused(&mut self, id: Id, error: &StoreError) {
+        if error.may_have_applied() {
+            self.maybe.insert(id);
+        }
+    }
+}
+
+/// Whether two readings are of the same record, or the second is what an opening made of the first.
+pub(super) fn is_same(was: &Record, found: &Record) -> bool {
+    was == found
+        || was.standing() == Standing::InProgress
+            && matches!(found.state, State::Unknown { doubt: Doubt::OwnerGone, .. })
+            && (was.fence, was.created_at, was.attempts)
+                == (found.fence, found.created_at, found.attempts)
+            && found.version > was.version
+}
+
+/// Checks one record after a crash: it is as acknowledged, or as a write that was under way would
+/// have left it. It may be gone if it had expired, and may not be there if nobody asked for it.
+pub(super) fn check(
+    was: Option<&Record>,
+    would_be: Option<&Record>,
+    found: Option<&Record>,
+    now: Time,
+) {
+    let fits = match found {
+        Some(found) => [was, would_be].into_iter().flatten().any(|one| is_same(one, found)),
+        None => was.is_none_or(|was| was.is_expired(now)),
+    };
+    assert!(fits, "acknowledged {was:?}\nunder way {would_be:?}\nfound {found:?}\nat {now:?}");
+}

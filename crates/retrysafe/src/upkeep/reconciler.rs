@@ -1,0 +1,278 @@
+//! What became of a request that nobody knows about?
+//!
+//! A [`Reconciler`] asks whoever could know: the provider, a ledger, the application's own tables.
+//! It is asked on a [`Schedule`], counted from the moment at which the record became unknown. What
+//! it finds decides the record once, and raises its fence, so that the former owner loses. "Not
+//! found" proves nothing by itself; see [`Proof::absence`]. When the schedule is used up, the record
+//! stays unknown and is dead-lettered: a person must decide.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retrysafe_core::engine::{Engine, Ruled};
+use retrysafe_core::event;
+use retrysafe_core::machine::{Evidence, Proof, Verdict};
+use retrysafe_core::policy::Absence;
+use retrysafe_core::record::{Answer, Judge, Record, Standing, State};
+use retrysafe_core::store::{Filter, Query, Store, StoreError};
+use retrysafe_core::time::Time;
+use tokio::task::JoinSet;
+
+/// How many lookups are under way at once: one that hangs does not hold up the others, and a
+/// provider that was down is not met by all of them.
+const LOOKUPS_AT_ONCE: usize = 8;
+
+/// How many records one page of the scan holds.
+const PAGE: usize = 256;
+
+/// Finds out what became of an unknown request.
+pub trait Reconciler: Send + Sync + 'static {
+    /// Asks whoever could know. A lookup that panics or takes too long is [`Lookup::Inconclusive`].
+    fn lookup(&self, unknown: &Record) -> impl Future<Output = Lookup> + Send;
+}
+
+/// What a lookup found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// It was executed: the answer itself where it can be told, else the mere fact.
+    Executed(Answer),
+    /// It was not executed, and cannot be any more.
+    NotExecuted(Proof),
+    /// Nobody has heard of it. It may still be on its way.
+    NotFound,
+    /// It is under way.
+    Pending,
+    /// Nothing was learned.
+    Inconclusive,
+}
+
+/// When to ask, and what counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// How long after a record became unknown it is asked about, rising. As many times as there are
+    /// entries; afterwards it is dead-lettered.
+    pub after: Vec<Duration>,
+    /// How often records that are due are looked for.
+    pub look_every: Duration,
+    /// How long one lookup may take.
+    pub lookup_max: Duration,
+    /// Whether "not found" proves that it was not executed.
+    pub absence: Absence,
+    /// If it does: how long the downstream needs until everything that was sent is visible. Longer
+    /// than any request may be on its way.
+    pub settle_time: Duration,
+    /// Only records of this route.
+    pub route: Option<Box<str>>,
+}
+
+/// What one round of reconciliation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Reconciled {
+    /// Records that were asked about.
+    pub asked: usize,
+    /// Records that were decided.
+    pub resolved: usize,
+    /// Unknown records whose schedule is used up.
+    pub dead_lettered: usize,
+    /// Records that could not be read or written.
+    pub failed: usize,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        Self {
+            after: vec![
+                Duration::from_secs(10),
+                minutes(1),
+                minutes(5),
+                minutes(30),
+                minutes(2 * 60),
+                minutes(12 * 60),
+                minutes(24 * 60),
+            ],
+            look_every: Duration::from_secs(5),
+            lookup_max: Duration::from_secs(30),
+            absence: Absence::default(),
+            settle_time: minutes(60),
+            route: None,
+        }
+    }
+}
+
+/// Where an unknown record stands on its schedule.
+enum Turn {
+    Due,
+    Later,
+    DeadLettered,
+    /// It is not unknown any more.
+    Decided,
+}
+
+impl Schedule {
+    fn turn(&self, record: &Record, now: Time) -> Turn {
+        match &record.state {
+            State::Unknown { since, lookups, .. } => match self.after.get(*lookups as usize) {
+                None => Turn::DeadLettered,
+                Some(after) if now.since(*since) >= *after => Turn::Due,
+                Some(_) => Turn::Later,
+            },
+            State::InProgress { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
+                Turn::Decided
+            }
+        }
+    }
+
+    fn query(&self) -> Query {
+        let (standing, route) = (Some(Standing::Unknown), self.route.clone());
+        Query { filter: Filter { standing, route, ..Filter::default() }, after: None, limit: PAGE }
+    }
+}
+
+/// Asks once about every unknown record that is due.
+///
+/// # Errors
+///
+/// The store's, if it cannot even be read.
+pub async fn reconcile<S: Store, R: Reconciler>(
+    engine: &Arc<Engine<S>>,
+    reconciler: &Arc<R>,
+    schedule: &Arc<Schedule>,
+) -> Result<Reconciled, StoreError> {
+    let (mut done, mut query) = (Reconciled::default(), schedule.query());
+    let mut under_way = JoinSet::new();
+    loop {
+        let page = engine.store().scan(query.clone()).await?;
+        done.failed += page.value.damaged.len();
+        for record in page.value.records {
+            match schedule.turn(&record, page.now) {
+                Turn::Later | Turn::Decided => {}
+                Turn::DeadLettered => done.dead_lettered += 1,
+                Turn::Due => {
+                    done.asked += 1;
+                    metrics::counter!(event::RECONCILE_SCHEDULED.name).increment(1);
+                    while under_way.len() >= LOOKUPS_AT_ONCE {
+                        done.note(under_way.join_next().await);
+                    }
+                    let (engine, reconciler) = (Arc::clone(engine), Arc::clone(reconciler));
+                    under_way.spawn(ask(
+                        engine,
+                        reconciler,
+                        Arc::clone(schedule),
+                        record,
+                        page.now,
+                    ));
+                }
+            }
+        }
+        match page.value.next {
+            Some(cursor) => query.after = Some(cursor),
+            None => break,
+        }
+    }
+    while !under_way.is_empty() {
+        done.note(under_way.join_next().await);
+    }
+    metrics::gauge!(event::DEAD_LETTERED.name).set(done.dead_lettered as f64);
+    Ok(done)
+}
+
+/// The unknown records whose schedule is used up, at most `limit`: a person must decide.
+///
+/// # Errors
+///
+/// The store's.
+pub async fn dead_letters<S: Store>(
+    store: &S,
+    schedule: &Schedule,
+    limit: usize,
+) -> Result<Vec<Record>, StoreError> {
+    let (mut found, mut query) = (Vec::new(), schedule.query());
+    loop {
+        let page = store.scan(query.clone()).await?;
+        let dead = |record: &Record| matches!(schedule.turn(record, page.now), Turn::DeadLettered);
+        found.extend(page.value.records.into_iter().filter(dead));
+        match page.value.next {
+            Some(cursor) if found.len() < limit => query.after = Some(cursor),
+            Some(_) | None => break,
+        }
+    }
+    found.truncate(limit);
+    Ok(found)
+}
+
+/// What became of one question.
+enum Asked {
+    Resolved,
+    StillUnknown,
+    Failed,
+}
+
+impl Reconciled {
+    fn note(&mut self, asked: Option<Result<Asked, tokio::task::JoinError>>) {
+        match asked {
+            Some(Ok(Asked::Resolved)) => self.resolved += 1,
+            Some(Ok(Asked::StillUnknown)) | None => {}
+            Some(Ok(Asked::Failed) | Err(_)) => self.failed += 1,
+        }
+    }
+}
+
+async fn ask<S: Store, R: Reconciler>(
+    engine: Arc<Engine<S>>,
+    reconciler: Arc<R>,
+    schedule: Arc<Schedule>,
+    record: Record,
+    now: Time,
+) -> Asked {
+    let id = record.id;
+    let waited = match record.state {
+        State::Unknown { since, .. } => now.since(since),
+        State::InProgress { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
+            Duration::ZERO
+        }
+    };
+    // In a task of its own, so that a panic ends the lookup and nothing else.
+    let lookup = tokio::spawn(async move { reconciler.lookup(&record).await });
+    let stop = lookup.abort_handle();
+    let found = match tokio::time::timeout(schedule.lookup_max, lookup).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(_)) | Err(_) => {
+            stop.abort();
+            Lookup::Inconclusive
+        }
+    };
+    let evidence = match found {
+        Lookup::Executed(answer) => Some((Evidence::Executed(answer), "found as executed")),
+        Lookup::NotExecuted(proof) => {
+            Some((Evidence::NotExecuted(proof), "proven not to be executed"))
+        }
+        Lookup::NotFound => Proof::absence(schedule.absence, waited, schedule.settle_time)
+            .map(|proof| (Evidence::NotExecuted(proof), "not found after the settle time")),
+        Lookup::Pending | Lookup::Inconclusive => None,
+    };
+    let Some((evidence, reason)) = evidence else {
+        metrics::counter!(event::RECONCILE_FAILED.name).increment(1);
+        return match engine.looked_up(id).await {
+            Ok(_) => Asked::StillUnknown,
+            Err(_) => Asked::Failed,
+        };
+    };
+    let standing = evidence.standing().name();
+    let verdict = Verdict { evidence, judge: Judge::Reconciler, reason: reason.into() };
+    match engine.resolve(id, &verdict).await {
+        Ok(Ruled::Done(record)) => {
+            let judge = Judge::Reconciler.name();
+            let counter = metrics::counter!(
+                event::RECONCILE_RESOLVED.name, "standing" => standing, "judge" => judge
+            );
+            counter.increment(1);
+            tracing::info!(target: "retrysafe", key = %record.key, standing, "reconciled");
+            Asked::Resolved
+        }
+        // Somebody else was faster, or the owner has told the truth meanwhile.
+        Ok(Ruled::Refused(_) | Ruled::Absent) => Asked::StillUnknown,
+        Err(_) => Asked::Failed,
+    }
+}

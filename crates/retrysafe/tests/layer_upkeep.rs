@@ -1,0 +1,298 @@
+//! Is a store kept tidy, by several at once and in spite of poison?
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may fail"
+)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::StatusCode;
+use retrysafe::stores::clock::{Clock, Hand};
+use retrysafe::stores::memory::MemoryStore;
+use retrysafe::upkeep::{
+    Lookup, Reconciled, Reconciler, Schedule, Upkeep, dead_letters, reconcile,
+};
+use retrysafe_core::engine::{Ask, Begun, Engine, Lease};
+use retrysafe_core::fingerprint::{Fingerprint, RulesId};
+use retrysafe_core::machine::Proof;
+use retrysafe_core::policy::Absence;
+use retrysafe_core::record::{
+    About, Answer, Doubt, First, Outcome, Record, Standing, State, Write,
+};
+use retrysafe_core::response::StoredResponse;
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::{
+    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+};
+use retrysafe_core::time::Time;
+use retrysafe_core::{Key, Scope};
+
+const LEASE: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(3_600);
+
+/// A store in which some records cannot be written, and one page mentions a damaged one.
+struct Poisoned {
+    inner: MemoryStore,
+    poison: Mutex<Vec<Id>>,
+}
+
+impl Store for Poisoned {
+    async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
+        self.inner.insert(first).await
+    }
+
+    async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
+        self.inner.load(id).await
+    }
+
+    async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
+        if self.poison.lock().unwrap().contains(&from.id) {
+            return Err(StoreError::not_applied(StoreErrorKind::Damaged));
+        }
+        self.inner.swap(from, write).await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        let mut page = self.inner.scan(query.clone()).await?;
+        if query.after.is_none() {
+            page.value.damaged.extend(self.poison.lock().unwrap().first());
+        }
+        Ok(page)
+    }
+
+    async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
+        self.inner.reap(limit).await
+    }
+}
+
+fn store() -> (Arc<Poisoned>, Hand) {
+    let (clock, hand) = Clock::manual(Time::from_ms(1_800_000_000_000));
+    let inner = MemoryStore::with_clock(clock);
+    (Arc::new(Poisoned { inner, poison: Mutex::default() }), hand)
+}
+
+async fn begin(engine: &Engine<Arc<Poisoned>>, key: &str) -> Lease {
+    let print = Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [7; 32]);
+    let ask = Ask {
+        scope: &Scope::anonymous(),
+        key: Key::new(key).unwrap().digest(),
+        prints: &print,
+        about: &About { route: "/pay".into(), ..About::default() },
+        ttl: TTL,
+        lease: LEASE,
+        owner: 1,
+    };
+    match engine.begin(&ask).await.unwrap() {
+        Begun::Execute(lease) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn unknown(engine: &Engine<Arc<Poisoned>>, key: &str) -> Id {
+    let lease = begin(engine, key).await;
+    let id = lease.id();
+    engine.settle(lease, &Outcome::Unknown(Doubt::AnswerLost)).await.unwrap();
+    id
+}
+
+async fn record(store: &Arc<Poisoned>, id: Id) -> Record {
+    store.load(id).await.unwrap().value.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_leases_become_unknown_and_poison_stops_nothing() {
+    let (store, hand) = store();
+    let engine = Engine::new(store.clone());
+    let mut ids = Vec::new();
+    for at in 0..600 {
+        ids.push(begin(&engine, &at.to_string()).await.id());
+    }
+    store.poison.lock().unwrap().push(ids[3]);
+    hand.advance(LEASE);
+    // Two processes, each with its own sweeper.
+    let every = Duration::from_secs(1);
+    let one = Upkeep::new(store.clone()).sweep_every(every).start();
+    let two = Upkeep::new(store.clone()).sweep_every(every).start();
+    tokio::time::sleep(every * 2).await;
+    for (at, id) in ids.iter().enumerate() {
+        let want = if at == 3 { Standing::InProgress } else { Standing::Unknown };
+        assert_eq!(record(&store, *id).await.standing(), want, "{at}");
+    }
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_records_are_deleted_and_others_never() {
+    let (store, hand) = store();
+    let engine = Engine::new(store.clone());
+    for at in 0..2_000 {
+        let lease = begin(&engine, &at.to_string()).await;
+        engine.settle(lease, &Outcome::Retryable(None)).await.unwrap();
+    }
+    let running = begin(&engine, "running").await;
+    let doubtful = unknown(&engine, "unknown").await;
+    let upkeep = Upkeep::new(store.clone()).reap_every(Duration::from_secs(1)).start();
+    hand.advance(TTL * 1_000);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(store.inner.len(), 2);
+    upkeep.stop().await;
+    // The running one has ended its lease meanwhile; neither is ever deleted.
+    assert_eq!(record(&store, doubtful).await.standing(), Standing::Unknown);
+    assert_eq!(record(&store, running.id()).await.standing(), Standing::Unknown);
+}
+
+/// Answers by the record's key.
+struct Provider {
+    knows: HashMap<Id, Lookup>,
+    asked: AtomicUsize,
+}
+
+impl Reconciler for Provider {
+    async fn lookup(&self, unknown: &Record) -> Lookup {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        match self.knows.get(&unknown.id) {
+            Some(lookup) => lookup.clone(),
+            None if unknown.lookups() == 0 => panic!("a provider that crashes"),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+trait Lookups {
+    fn lookups(&self) -> u32;
+}
+
+impl Lookups for Record {
+    fn lookups(&self) -> u32 {
+        match self.state {
+            State::Unknown { lookups, .. } => lookups,
+            _ => 0,
+        }
+    }
+}
+
+fn provider(knows: impl IntoIterator<Item = (Id, Lookup)>) -> Arc<Provider> {
+    Arc::new(Provider { knows: knows.into_iter().collect(), asked: AtomicUsize::new(0) })
+}
+
+fn schedule(after: &[u64]) -> Schedule {
+    Schedule {
+        after: after.iter().map(|seconds| Duration::from_secs(*seconds)).collect(),
+        ..Schedule::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn evidence_decides_and_absence_alone_does_not() {
+    let (store, hand) = store();
+    let engine = Arc::new(Engine::new(store.clone()));
+    let mut ids = Vec::new();
+    for key in ["answer", "fact", "burnt", "absent", "pending", "poison"] {
+        ids.push(unknown(&engine, key).await);
+    }
+    let answer = Answer::Kept(StoredResponse {
+        status: StatusCode::CREATED,
+        headers: vec![],
+        body: "paid".into(),
+    });
+    let fact = Answer::NotKept { status: None, location: None };
+    let knows = [
+        (ids[0], Lookup::Executed(answer.clone())),
+        (ids[1], Lookup::Executed(fact)),
+        (ids[2], Lookup::NotExecuted(Proof::burnt())),
+        (ids[3], Lookup::NotFound),
+        (ids[4], Lookup::Pending),
+    ];
+    let (provider, schedule) = (provider(knows), Arc::new(schedule(&[10, 20])));
+    let before = reconcile(&engine, &provider, &schedule).await.unwrap();
+    assert_eq!(before, Reconciled::default(), "nothing is due yet");
+    hand.advance(Duration::from_secs(10));
+    let done = reconcile(&engine, &provider, &schedule).await.unwrap();
+    assert_eq!((done.asked, done.resolved, done.dead_lettered), (6, 3, 0));
+    let standing = async |at: usize| record(&store, ids[at]).await.standing();
+    assert_eq!(standing(0).await, Standing::Completed);
+    assert_eq!(standing(1).await, Standing::Completed);
+    assert_eq!(standing(2).await, Standing::FailedRetryable);
+    for at in 3..6 {
+        assert_eq!(record(&store, ids[at]).await.lookups(), 1, "{at} stays unknown");
+    }
+    match record(&store, ids[0]).await.state {
+        State::Completed { answer: kept, .. } => assert_eq!(kept, answer),
+        other => panic!("{other:?}"),
+    }
+    // The schedule is used up: a person must decide, and nothing is asked any more.
+    hand.advance(Duration::from_secs(10));
+    reconcile(&engine, &provider, &schedule).await.unwrap();
+    hand.advance(TTL);
+    let asked = provider.asked.load(Ordering::SeqCst);
+    let done = reconcile(&engine, &provider, &schedule).await.unwrap();
+    assert_eq!((done.asked, done.dead_lettered), (0, 3));
+    assert_eq!(provider.asked.load(Ordering::SeqCst), asked);
+    let dead = dead_letters(&store, &schedule, 10).await.unwrap();
+    assert_eq!(dead.len(), 3);
+    assert_eq!(dead_letters(&store, &schedule, 2).await.unwrap().len(), 2);
+    assert!(dead.iter().all(|record| record.standing() == Standing::Unknown));
+}
+
+#[tokio::test]
+async fn absence_counts_only_where_it_is_proof_and_only_after_the_settle_time() {
+    for (absence, settle_time, want) in [
+        (Absence::Inconclusive, 0, Standing::Unknown),
+        (Absence::Proof, 11, Standing::Unknown),
+        (Absence::Proof, 10, Standing::FailedRetryable),
+    ] {
+        let (store, hand) = store();
+        let engine = Arc::new(Engine::new(store.clone()));
+        let id = unknown(&engine, "k").await;
+        let settle_time = Duration::from_secs(settle_time);
+        let schedule = Arc::new(Schedule { absence, settle_time, ..schedule(&[10]) });
+        hand.advance(Duration::from_secs(10));
+        let provider = provider([(id, Lookup::NotFound)]);
+        reconcile(&engine, &provider, &schedule).await.unwrap();
+        assert_eq!(record(&store, id).await.standing(), want, "{absence:?} {settle_time:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_reconcilers_decide_once_and_the_former_owner_loses() {
+    let (store, hand) = store();
+    let engine = Arc::new(Engine::new(store.clone()));
+    let lease = begin(&engine, "k").await;
+    let id = lease.id();
+    hand.advance(LEASE);
+    engine.sweep(10).await.unwrap();
+    hand.advance(LEASE);
+    let schedule = Arc::new(schedule(&[10]));
+    let fact = Answer::NotKept { status: None, location: None };
+    let (yes, no) = (
+        provider([(id, Lookup::Executed(fact))]),
+        provider([(id, Lookup::NotExecuted(Proof::burnt()))]),
+    );
+    let (one, two) =
+        tokio::join!(reconcile(&engine, &yes, &schedule), reconcile(&engine, &no, &schedule));
+    assert_eq!(one.unwrap().resolved + two.unwrap().resolved, 1);
+    let decided = record(&store, id).await;
+    engine.settle(lease, &Outcome::Retryable(None)).await.unwrap();
+    assert_eq!(record(&store, id).await.standing(), decided.standing());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tasks_reconcile_on_their_own_and_stop_when_told() {
+    let (store, hand) = store();
+    let engine = Engine::new(store.clone());
+    let id = unknown(&engine, "k").await;
+    hand.advance(Duration::from_secs(10));
+    let knows = HashMap::from([(id, Lookup::NotExecuted(Proof::rolled_back()))]);
+    let provider = Provider { knows, asked: AtomicUsize::new(0) };
+    let upkeep = Upkeep::new(store.clone()).reconcile(provider, schedule(&[10])).start();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(record(&store, id).await.standing(), Standing::FailedRetryable);
+    upkeep.stop().await;
+}

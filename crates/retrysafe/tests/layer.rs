@@ -1,4 +1,11 @@
 //! Does the layer keep its promise, over real sockets?
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may fail"
+)]
 
 #[path = "layer/answers.rs"]
 mod answers;

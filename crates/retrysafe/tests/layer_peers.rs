@@ -1,4 +1,11 @@
 //! Do we have the bugs that others had? One test per bug that was found in a peer, with its story.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may fail"
+)]
 
 #[path = "layer/stage.rs"]
 mod stage;

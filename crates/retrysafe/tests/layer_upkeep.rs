@@ -220,8 +220,8 @@ async fn evidence_decides_and_absence_alone_does_not() {
     assert_eq!(standing(0).await, Standing::Completed);
     assert_eq!(standing(1).await, Standing::Completed);
     assert_eq!(standing(2).await, Standing::FailedRetryable);
-    for at in 3..6 {
-        assert_eq!(record(&store, ids[at]).await.lookups(), 1, "{at} stays unknown");
+    for id in &ids[3..] {
+        assert_eq!(record(&store, *id).await.lookups(), 1, "it stays unknown");
     }
     match record(&store, ids[0]).await.state {
         State::Completed { answer: kept, .. } => assert_eq!(kept, answer),

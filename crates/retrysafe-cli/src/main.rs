@@ -1,18 +1,66 @@
 //! The program `retrysafe`: a gateway that makes any HTTP API safe to retry.
+//!
+//! Only this crate reads the environment, opens a listener, prints or exits. `gateway` is the life
+//! of a request, `admin` what operators see and do, `config` what they have decided, `commands` what
+//! can be done from a shell.
+
+// Our own enums are matched without `_`: a new state or answer must be thought about everywhere.
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 mod admin;
+mod args;
+mod commands;
 mod config;
 mod gateway;
+mod output;
 mod report;
 mod store;
 mod telemetry;
 
-fn main() {
-    let variables = std::env::vars().collect();
-    let config = std::env::args().nth(3).map(Into::into);
-    let flags = config::Flags { config, ..Default::default() };
-    if let Err(e) = gateway::serve::serve(&flags, &variables) {
-        eprintln!("{e}");
-        std::process::exit(1);
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use args::{Arguments, Command};
+use gateway::serve::Failure;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // A variable that is not Unicode cannot be one of ours.
+    let variables: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    match run(arguments.command, &variables) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::complain(&format!("retrysafe: {failure}"));
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<(), Failure> {
+    match command {
+        Command::Serve(configured) => gateway::serve::serve(&configured.flags(), variables),
+        Command::Config { command } => commands::config::run(command, variables),
+        Command::Keys { command } => wait(commands::keys::run(command)),
+        Command::Store { command } => wait(commands::store::run(command, variables)),
+        Command::Stats { admin, top } => wait(commands::stats::run(&admin, top)),
+        Command::Healthcheck { admin } => wait(async {
+            commands::call::Caller::at(&admin, None)?.get("/readyz").await.map(|_| ())
+        }),
+        Command::Demo => wait(commands::demo::run()),
+        Command::Completions { shell } => {
+            let mut arguments = Arguments::command();
+            clap_complete::generate(shell, &mut arguments, "retrysafe", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+/// Runs a command that waits for others.
+fn wait(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

@@ -201,6 +201,10 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         let settings = rules::route(table, &default_settings, &at, &mut wrong);
         routes.push(rules::rules(&settings, &fingerprint, &at, has_jwt, &mut wrong));
     }
+    let store = file.store.clone().unwrap_or_else(|| STORE.into());
+    if let Err(what) = crate::store::kind(&store) {
+        wrong.push(Complaint::new("store", what));
+    }
     if let Err((at, what)) = crate::gateway::route::check(&routes) {
         wrong.push(Complaint::new(format!("route[{at}].path"), what));
     }
@@ -210,7 +214,7 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     Ok(Config {
         listen,
         upstream,
-        store: file.store.clone().unwrap_or_else(|| STORE.into()),
+        store,
         threads: file.threads.unwrap_or_else(cores).max(1),
         h2c: file.h2c.unwrap_or(false),
         trusted_networks,

@@ -44,10 +44,12 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let log = config.log.requests.then(|| RequestLog::start(format));
     let ended = runtime.block_on(async {
-        let store = Arc::new(store::open(&config.store).await?);
         let reload = || config::load(flags, variables).map(|(config, _)| config);
         let request_log = log.as_ref().map(|(log, _)| log.clone());
-        run(config, store, request_log, metrics, reload).await
+        let url = config.store.clone();
+        store::with!(&url, |store| {
+            run(config, Arc::new(store), request_log, metrics, reload).await
+        })
     });
     if let Some((log, writer)) = log {
         log.end();

@@ -1,0 +1,268 @@
+//! What can be asked on the command line?
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::Flags;
+
+/// Makes any HTTP API safe to retry.
+#[derive(Debug, Parser)]
+#[command(name = "retrysafe", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the gateway in front of an API.
+    Serve(Configured),
+    /// Look at the configuration.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Look at keys, and decide about them, through the admin listener.
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
+    },
+    /// Look after a store, directly.
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
+    /// Count records by route and by scope.
+    Stats {
+        #[command(flatten)]
+        admin: AdminArgs,
+        /// How many scopes to name.
+        #[arg(long, default_value_t = 10)]
+        top: usize,
+    },
+    /// Ask a running gateway whether it is ready.
+    Healthcheck {
+        /// Where its admin listener is.
+        #[arg(long, env = "RETRYSAFE_ADMIN_URL", default_value = DEFAULT_ADMIN)]
+        admin: String,
+    },
+    /// Show a first request and its replay, on a gateway and an upstream made for the moment.
+    Demo,
+    /// Write shell completions to standard output.
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+const DEFAULT_ADMIN: &str = "http://127.0.0.1:8081";
+
+/// What every command takes that reads the configuration.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Configured {
+    /// The configuration file.
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+    /// The API behind the gateway, such as http://127.0.0.1:3000.
+    #[arg(long)]
+    upstream: Option<String>,
+    /// Where callers connect [default: 127.0.0.1:8080].
+    #[arg(long)]
+    listen: Option<String>,
+    /// Where operators connect, or `off` [default: 127.0.0.1:8081].
+    #[arg(long)]
+    admin: Option<String>,
+    /// Where records are kept [default: disk:./retrysafe-data].
+    #[arg(long)]
+    store: Option<String>,
+    /// Refuse covered requests without a key, on all routes that do not say otherwise.
+    #[arg(long)]
+    require_key: bool,
+}
+
+impl Configured {
+    pub(crate) fn flags(self) -> Flags {
+        let Self { config, upstream, listen, admin, store, require_key } = self;
+        Flags { config, listen, upstream, admin, store, require_key }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Say whether it is valid, and everything that is wrong with it.
+    Check(Configured),
+    /// Write out everything that holds, with secrets blotted out.
+    Print(Configured),
+    /// Write the JSON schema of the file.
+    Schema,
+}
+
+/// How to reach the admin listener.
+#[derive(Debug, Args)]
+pub(crate) struct AdminArgs {
+    /// Where the admin listener is.
+    #[arg(long, env = "RETRYSAFE_ADMIN_URL", default_value = DEFAULT_ADMIN)]
+    pub admin: String,
+    /// The admin token.
+    #[arg(long, env = "RETRYSAFE_ADMIN_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// A file that holds the admin token.
+    #[arg(long, env = "RETRYSAFE_ADMIN_TOKEN_FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
+    /// Answer with JSON, for scripts.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which keys.
+#[derive(Debug, Default, Args)]
+pub(crate) struct FilterArgs {
+    /// Only in this state.
+    #[arg(long)]
+    pub state: Option<StateArg>,
+    /// Only of this route, as it is configured.
+    #[arg(long)]
+    pub route: Option<String>,
+    /// Only of this scope, as it is shown.
+    #[arg(long)]
+    pub scope: Option<String>,
+    /// Only created longer ago than this, such as 10m.
+    #[arg(long)]
+    pub older_than: Option<String>,
+}
+
+impl FilterArgs {
+    /// Whether it lets every key through.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { state, route, scope, older_than } = self;
+        state.is_none() && route.is_none() && scope.is_none() && older_than.is_none()
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum StateArg {
+    InProgress,
+    Completed,
+    FailedRetryable,
+    Unknown,
+}
+
+impl StateArg {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::FailedRetryable => "failed_retryable",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// List keys.
+    List {
+        #[command(flatten)]
+        admin: AdminArgs,
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// How many at the most.
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+    },
+    /// Show one key, with its timeline.
+    Show {
+        #[command(flatten)]
+        admin: AdminArgs,
+        /// Its id.
+        id: String,
+    },
+    /// Find the records of a key, whatever the scope.
+    Find {
+        #[command(flatten)]
+        admin: AdminArgs,
+        /// The key as the caller sent it.
+        key: String,
+    },
+    /// Decide about an unknown key by evidence.
+    Resolve {
+        #[command(flatten)]
+        action: ActionArgs,
+        /// What the evidence shows.
+        #[arg(long)]
+        outcome: OutcomeArg,
+        /// The status of the answer to replay from now on.
+        #[arg(long)]
+        status: Option<u16>,
+        /// A header of that answer, `Name: value`; may be repeated.
+        #[arg(long = "header", requires = "status")]
+        headers: Vec<String>,
+        /// The body of that answer.
+        #[arg(long, requires = "status")]
+        body: Option<String>,
+    },
+    /// Let an unknown key be tried again: it was not executed, and you answer for it.
+    Release {
+        #[command(flatten)]
+        action: ActionArgs,
+    },
+    /// End the retention of a settled key now.
+    Expire {
+        #[command(flatten)]
+        action: ActionArgs,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum OutcomeArg {
+    Completed,
+    FailedRetryable,
+}
+
+impl OutcomeArg {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::FailedRetryable => "failed_retryable",
+        }
+    }
+}
+
+/// What every verb takes.
+#[derive(Debug, Args)]
+pub(crate) struct ActionArgs {
+    #[command(flatten)]
+    pub admin: AdminArgs,
+    /// The ids of the keys. Without any, the filter says which.
+    pub ids: Vec<String>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// Really all keys, where the filter is empty.
+    #[arg(long)]
+    pub all: bool,
+    /// Why. It stays on the key's timeline.
+    #[arg(long)]
+    pub reason: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Make a store ready for this version.
+    Migrate(StoreArgs),
+    /// Look for damage without changing anything.
+    Doctor(StoreArgs),
+    /// Delete expired records now.
+    Reap(StoreArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    #[command(flatten)]
+    pub configured: Configured,
+    /// Answer with JSON, for scripts.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,132 @@
+//! How does a command ask the admin listener?
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use crate::args::AdminArgs;
+use crate::config::read_secret;
+use crate::gateway::serve::Failure;
+
+/// How long one answer may take. Statistics of a large store are the slowest.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// Asks the admin listener.
+pub(crate) struct Caller {
+    base: Uri,
+    token: Option<String>,
+}
+
+impl Caller {
+    /// A caller of this listener.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is not one, or the token cannot be read.
+    pub(crate) fn new(args: &AdminArgs) -> Result<Self, Failure> {
+        let token = match &args.token_file {
+            Some(path) => Some(read_secret(path)?),
+            None => args.token.clone(),
+        };
+        Self::at(&args.admin, token)
+    }
+
+    /// A caller at this URL.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a URL that can be asked.
+    pub(crate) fn at(url: &str, token: Option<String>) -> Result<Self, Failure> {
+        let base: Uri = url.parse().map_err(|_| format!("{url:?} is not a URL"))?;
+        if base.scheme_str() != Some("http") || base.authority().is_none() {
+            return Err(format!("{url:?} is not an http URL").into());
+        }
+        Ok(Self { base, token })
+    }
+
+    /// Asks for a document.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, or it is a refusal.
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.ask(Method::GET, path, None).await
+    }
+
+    /// Asks for an action.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, or it is a refusal.
+    pub(crate) async fn post(&self, path: &str, document: &Value) -> Result<Value, Failure> {
+        self.ask(Method::POST, path, Some(document)).await
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        document: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let (status, body) = tokio::time::timeout(ANSWER_MAX, self.send(method, path, document))
+            .await
+            .map_err(|_| "the admin listener does not answer")??;
+        let answer: Value = serde_json::from_slice(&body)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&body).trim().into());
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let detail = answer.get("detail").unwrap_or(&answer);
+        Err(format!("{}: {}", status.as_u16(), detail.as_str().unwrap_or_default()).into())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        document: Option<&Value>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let host = self.base.host().unwrap_or_default().trim_matches(['[', ']']);
+        let port = self.base.port_u16().unwrap_or(80);
+        let stream = TcpStream::connect((host, port))
+            .await
+            .map_err(|error| format!("{}: {error}; is the gateway running?", self.base))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(async move {
+            // Whatever goes wrong here is told to whoever waits for the answer.
+            let _ = connection.await;
+        });
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.base.authority().map(|a| a.as_str()).unwrap_or_default())
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let body = document.map(Value::to_string).unwrap_or_default();
+        let answer = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await?;
+        let status = answer.status();
+        Ok((status, answer.into_body().collect().await?.to_bytes()))
+    }
+}
+
+/// A value as a part of a query.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for b in text.bytes() {
+        match b {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(b));
+            }
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
+}

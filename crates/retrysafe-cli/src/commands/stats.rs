@@ -1,0 +1,40 @@
+//! What does `stats` show?
+
+use serde_json::Value;
+
+use super::call::Caller;
+use crate::args::AdminArgs;
+use crate::gateway::serve::Failure;
+use crate::output;
+
+const COUNTS: [(&str, &str); 5] = [
+    ("RECORDS", "records"),
+    ("IN PROGRESS", "in_progress"),
+    ("COMPLETED", "completed"),
+    ("RETRYABLE", "failed_retryable"),
+    ("UNKNOWN", "unknown"),
+];
+
+/// Shows it.
+///
+/// # Errors
+///
+/// If the admin listener cannot be asked, or refuses.
+pub(crate) async fn run(admin: &AdminArgs, top: usize) -> Result<(), Failure> {
+    let stats = Caller::new(admin)?.get(&format!("/api/v1/stats?top={top}")).await?;
+    if admin.json {
+        output::json(&stats);
+        return Ok(());
+    }
+    let empty = Vec::new();
+    for (title, member, name) in [("ROUTE", "routes", "route"), ("SCOPE", "scopes", "scope")] {
+        let rows = stats.get(member).and_then(Value::as_array).unwrap_or(&empty);
+        let columns: Vec<(&str, &str)> = [(title, name)].into_iter().chain(COUNTS).collect();
+        output::table(rows, &columns);
+        output::say("");
+    }
+    if stats.get("complete") == Some(&Value::Bool(false)) {
+        output::say("There are more records than were counted.");
+    }
+    Ok(())
+}

@@ -1,0 +1,542 @@
+//! What do the tests share? A recording upstream, a raw client, and the gateway as a child.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A key that no other test uses.
+pub fn key() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    format!("key-{}-{:08}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+// ------------------------------------------------------------------ messages
+
+/// An HTTP/1 message as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    pub start: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Message {
+    pub fn status(&self) -> u16 {
+        self.start.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+    }
+
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        let named = self.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| value.as_str()).collect()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.all(name).first().copied()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    pub fn code(&self) -> String {
+        self.json()["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn is_replay(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Reads messages from a connection.
+pub struct Reader {
+    stream: TcpStream,
+    held: Vec<u8>,
+}
+
+impl Reader {
+    pub fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, held: Vec::new() }
+    }
+
+    fn more(&mut self) -> Option<()> {
+        let mut chunk = [0; 16 << 10];
+        match self.stream.read(&mut chunk) {
+            Ok(0) | Err(_) => None,
+            Ok(n) => {
+                self.held.extend_from_slice(&chunk[..n]);
+                Some(())
+            }
+        }
+    }
+
+    fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = self.held.drain(..end + 2).collect();
+                return Some(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            self.more()?;
+        }
+    }
+
+    fn bytes(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.held.len() < count {
+            self.more()?;
+        }
+        Some(self.held.drain(..count).collect())
+    }
+
+    /// The next message, or none at the end of the connection.
+    pub fn message(&mut self, is_head_answer: bool) -> Option<Message> {
+        let mut message = Message { start: self.line()?, ..Message::default() };
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':')?;
+            message.headers.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+        let bare = is_head_answer || matches!(message.status(), 100..=199 | 204 | 304);
+        if message.all("transfer-encoding").iter().any(|value| value.contains("chunked")) {
+            loop {
+                let size = self.line()?;
+                let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
+                let chunk = self.bytes(size)?;
+                message.body.extend_from_slice(&chunk);
+                if size == 0 {
+                    while !self.line()?.is_empty() {}
+                    break;
+                }
+                self.line()?;
+            }
+        } else if let Some(length) = message.header("content-length")
+            && !bare
+        {
+            let length = length.parse().ok()?;
+            message.body = self.bytes(length)?;
+        }
+        Some(message)
+    }
+}
+
+// ------------------------------------------------------------------ upstream
+
+/// What the upstream does with a request.
+#[derive(Clone)]
+pub enum Step {
+    /// Answers.
+    Reply(u16, Vec<(&'static str, String)>, Vec<u8>),
+    /// Answers once the gate is open.
+    Held(Gate, Box<Step>),
+    /// Writes these bytes and closes.
+    Raw(Vec<u8>),
+    /// Closes without a word.
+    Drop,
+}
+
+/// Holds answers back until it is opened.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let open = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap());
+    }
+}
+
+pub fn reply(status: u16, body: &str) -> Step {
+    Step::Reply(status, vec![("Content-Type", "application/json".into())], body.into())
+}
+
+/// A request that reached the upstream.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    pub target: String,
+    pub message: Message,
+}
+
+impl Seen {
+    pub fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.message.header(name)
+    }
+
+    pub fn is_protected(&self) -> bool {
+        self.message.all("retrysafe-fence").len() == 1
+    }
+}
+
+#[derive(Default)]
+struct Book {
+    steps: HashMap<String, Vec<Step>>,
+    seen: Vec<Seen>,
+}
+
+/// Answers by script and writes everything down.
+#[derive(Clone)]
+pub struct Upstream {
+    pub address: SocketAddr,
+    book: Arc<(Mutex<Book>, Condvar)>,
+}
+
+impl Upstream {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let upstream = Self { address: listener.local_addr().unwrap(), book: Arc::default() };
+        let serving = upstream.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let serving = serving.clone();
+                std::thread::spawn(move || serving.serve(stream));
+            }
+        });
+        upstream
+    }
+
+    /// What to do with requests for a path, one after the other; the last one repeats.
+    pub fn script(&self, path: &str, steps: Vec<Step>) {
+        self.book.0.lock().unwrap().steps.insert(path.into(), steps);
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.book.0.lock().unwrap().seen.clone()
+    }
+
+    pub fn seen_at(&self, path: &str) -> Vec<Seen> {
+        self.seen().into_iter().filter(|seen| seen.path() == path).collect()
+    }
+
+    pub fn count(&self, path: &str) -> usize {
+        self.seen_at(path).len()
+    }
+
+    /// Waits until a path was asked for this often.
+    pub fn wait(&self, path: &str, count: usize) {
+        let book = self.book.0.lock().unwrap();
+        let enough =
+            |book: &Book| book.seen.iter().filter(|seen| seen.path() == path).count() >= count;
+        let (book, _) =
+            self.book.1.wait_timeout_while(book, PATIENCE, |book| !enough(book)).unwrap();
+        assert!(enough(&book), "{path} did not reach the upstream {count} times");
+    }
+
+    fn serve(&self, stream: TcpStream) {
+        let mut out = stream.try_clone().unwrap();
+        let mut reader = Reader::new(stream);
+        while let Some(message) = reader.message(false) {
+            let mut words = message.start.split(' ');
+            let method = words.next().unwrap_or_default().to_owned();
+            let target = words.next().unwrap_or_default().to_owned();
+            let seen = Seen { method, target, message };
+            let path = seen.path().to_owned();
+            let step = {
+                let mut book = self.book.0.lock().unwrap();
+                let count = book.seen.iter().filter(|seen| seen.path() == path).count();
+                let step = match book.steps.get(&path) {
+                    Some(steps) => steps[count.min(steps.len() - 1)].clone(),
+                    None => reply(201, &format!("{{\"n\":{}}}", count + 1)),
+                };
+                book.seen.push(seen.clone());
+                self.book.1.notify_all();
+                step
+            };
+            if !act(&mut out, step, &seen.method) {
+                let _ = out.shutdown(Shutdown::Both);
+                return;
+            }
+        }
+    }
+}
+
+fn act(out: &mut TcpStream, step: Step, method: &str) -> bool {
+    match step {
+        Step::Drop => false,
+        Step::Raw(bytes) => {
+            let _ = out.write_all(&bytes);
+            false
+        }
+        Step::Held(gate, step) => {
+            gate.pass();
+            act(out, *step, method)
+        }
+        Step::Reply(status, headers, body) => {
+            let mut head = format!("HTTP/1.1 {status} X\r\n");
+            for (name, value) in headers {
+                head.push_str(&format!("{name}: {value}\r\n"));
+            }
+            let bare = matches!(status, 204 | 304);
+            if !bare {
+                head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+            }
+            head.push_str("\r\n");
+            let mut bytes = head.into_bytes();
+            if !bare && method != "HEAD" {
+                bytes.extend_from_slice(&body);
+            }
+            out.write_all(&bytes).is_ok()
+        }
+    }
+}
+
+// ------------------------------------------------------------------ client
+
+/// Sends bytes as they are, and reads every answer until the connection closes.
+pub fn raw(address: SocketAddr, bytes: &[u8], close_write: bool) -> Vec<Message> {
+    let stream = TcpStream::connect(address).unwrap();
+    let mut out = stream.try_clone().unwrap();
+    let bytes = bytes.to_vec();
+    // In a thread of its own: a refusal may come while a large request is still being written.
+    let writer = std::thread::spawn(move || {
+        let _ = out.write_all(&bytes);
+        if close_write {
+            let _ = out.shutdown(Shutdown::Write);
+        }
+    });
+    let mut reader = Reader::new(stream);
+    let answers = std::iter::from_fn(|| reader.message(false)).collect();
+    let _ = reader.stream.shutdown(Shutdown::Both);
+    writer.join().unwrap();
+    answers
+}
+
+/// A request in bytes.
+pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut head = format!("{method} {target} HTTP/1.1\r\nHost: api.test\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if !body.is_empty() || method == "POST" {
+        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    head.push_str("Connection: close\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// Sends one request and reads its final answer.
+pub fn send(address: SocketAddr, bytes: &[u8]) -> Message {
+    let answers = raw(address, bytes, false);
+    answers.into_iter().rev().find(|answer| answer.status() >= 200).expect("an answer")
+}
+
+// ------------------------------------------------------------------ gateway
+
+pub const TOKEN: &str = "test-token";
+
+/// `retrysafe serve` as a child.
+pub struct Gateway {
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+    pub folder: PathBuf,
+    upstream: SocketAddr,
+    store: String,
+    child: Option<Child>,
+    _guard: Option<tempfile::TempDir>,
+}
+
+impl Gateway {
+    /// A gateway with this much more configuration, on a disk store of its own.
+    pub fn start(upstream: &Upstream, toml: &str) -> Self {
+        let guard = tempfile::tempdir().unwrap();
+        let store = format!("disk:{}", guard.path().join("data").display());
+        let folder = guard.path().to_path_buf();
+        let mut gateway = Self::launch(upstream.address, toml, folder, store);
+        gateway._guard = Some(guard);
+        gateway
+    }
+
+    fn launch(upstream: SocketAddr, toml: &str, folder: PathBuf, store: String) -> Self {
+        let (address, admin) = (free(), free());
+        let mut gateway =
+            Self { address, admin, folder, upstream, store, child: None, _guard: None };
+        gateway.configure(toml);
+        gateway.restart();
+        gateway
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.child.as_mut().unwrap()
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("retrysafe.toml")
+    }
+
+    /// Writes the configuration file.
+    pub fn configure(&self, toml: &str) {
+        let head = format!(
+            "listen = \"{}\"\nupstream = \"http://{}\"\nstore = \"{}\"\n",
+            self.address, self.upstream, self.store
+        );
+        let (top, tables) = toml.split_once("\n---\n").unwrap_or(("", toml));
+        let admin = format!("[admin]\nlisten = \"{}\"\ntoken = \"{TOKEN}\"\n", self.admin);
+        std::fs::write(self.config(), format!("{head}{top}\n{admin}{tables}\n")).unwrap();
+    }
+
+    /// Starts it again, on the same store and addresses.
+    pub fn restart(&mut self) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"))
+            .unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+            .args(["serve", "--config"])
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+        let end = Instant::now() + PATIENCE;
+        while !self.is_ready() {
+            if let Some(status) = self.child().try_wait().unwrap() {
+                panic!("the gateway ended with {status}: {}", self.log());
+            }
+            assert!(Instant::now() < end, "not ready: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        TcpStream::connect(self.admin).is_ok()
+            && raw(self.admin, &request("GET", "/readyz", &[], b""), false)
+                .first()
+                .is_some_and(|answer| answer.status() == 200)
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Waits until the log says something.
+    pub fn wait_for_log(&self, text: &str) {
+        let end = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < end, "the log does not say {text:?}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.as_ref().unwrap().id().to_string()])
+            .status()
+            .unwrap();
+        assert!(sent.success());
+    }
+
+    /// Stops it hard, as a crash would.
+    pub fn kill(&mut self) {
+        self.child().kill().unwrap();
+        self.child().wait().unwrap();
+    }
+
+    /// Waits for its end and gives its exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child().try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "did not stop: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn post(&self, path: &str, key: &str, body: &str) -> Message {
+        self.post_with(path, key, body, &[])
+    }
+
+    pub fn post_with(&self, path: &str, key: &str, body: &str, more: &[(&str, &str)]) -> Message {
+        let mut headers = vec![("Idempotency-Key", key), ("Content-Type", "application/json")];
+        headers.extend_from_slice(more);
+        send(self.address, &request("POST", path, &headers, body.as_bytes()))
+    }
+
+    /// Asks the admin listener, with the token.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> Message {
+        let token = format!("Bearer {TOKEN}");
+        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+        send(self.admin, &request(method, path, &headers, body.as_bytes()))
+    }
+
+    pub fn records(&self) -> u64 {
+        self.ask("GET", "/api/v1/stats", "").json()["all"]["records"].as_u64().unwrap()
+    }
+
+    pub fn metrics(&self) -> String {
+        self.ask("GET", "/metrics", "").text()
+    }
+
+    /// The one unknown record of a path.
+    pub fn unknown_at(&self, path: &str) -> serde_json::Value {
+        let listed = self.ask("GET", "/api/v1/keys?state=unknown&limit=1000", "").json();
+        let keys = listed["keys"].as_array().unwrap().clone();
+        let mut here: Vec<_> = keys.into_iter().filter(|key| key["path"] == path).collect();
+        assert_eq!(here.len(), 1, "{here:?}");
+        here.remove(0)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// An address that was free a moment ago.
+pub fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Runs the program with arguments: exit code, standard output, standard error.
+pub fn program(arguments: &[&str], folder: &Path) -> (i32, String, String) {
+    program_with(arguments, folder, &[])
+}
+
+pub fn program_with(
+    arguments: &[&str],
+    folder: &Path,
+    variables: &[(&str, &str)],
+) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    (
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}

@@ -1,0 +1,15 @@
+//! The program from outside: a recording upstream behind it, raw sockets in front of it.
+//!
+//! The upstream is the ground truth. It writes down every request that reaches it, so no test has
+//! to believe what the gateway says about itself.
+
+mod admin;
+mod bad_inputs;
+mod commands;
+mod config;
+mod http2;
+mod kit;
+mod life;
+mod proxying;
+mod reconcile;
+mod secrets;

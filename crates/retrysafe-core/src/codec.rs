@@ -368,7 +368,9 @@ impl Reader {
             }
             number |= bits << shift;
             if byte & 0x80 == 0 {
-                return Some(number);
+                // A last byte of zero adds nothing: the same number has a shorter spelling, and a
+                // record has one encoding only.
+                return (shift == 0 || bits != 0).then_some(number);
             }
         }
         None

@@ -1,0 +1,380 @@
+//! How is it told, with the clause it rests on and how to mend it?
+
+use super::request::Template;
+
+/// How a case ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// As it should be.
+    Pass,
+    /// The promise is broken.
+    Fault,
+    /// The promise holds, but clients will suffer.
+    Weak,
+    /// Worth knowing.
+    Note,
+    /// It could not be found out.
+    Untold,
+}
+
+/// What one case found.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) id: &'static str,
+    pub(crate) verdict: Verdict,
+    pub(crate) seen: String,
+}
+
+/// Everything that was found about one operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    operation: String,
+    findings: Vec<Finding>,
+    dialect: &'static str,
+}
+
+/// What a case is about: id, title, the clause it rests on, how to mend a fault.
+struct About(&'static str, &'static str, &'static str, &'static str);
+
+const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";
+
+const CASES: &[About] = &[
+    About(
+        "effects",
+        "executions can be told apart",
+        "",
+        "Give the listing of what the operation creates with --list.",
+    ),
+    About(
+        "replay",
+        "a retry is answered",
+        "§2.6",
+        "Store the answer durably before it is sent, and answer retries from it.",
+    ),
+    About(
+        "runs_again",
+        "a retry does not execute",
+        "§2.6",
+        "Reserve the key atomically before executing; answer retries from the stored answer.",
+    ),
+    About(
+        "replay_status",
+        "a retry gets the same status",
+        "§2.6",
+        "Store the status with the answer, and replay it.",
+    ),
+    About(
+        "replay_body",
+        "a retry gets the same bytes",
+        "§2.6",
+        "Store the body as bytes; never re-encode it as text or JSON.",
+    ),
+    About(
+        "replay_headers",
+        "a retry gets the same headers",
+        "§2.6",
+        "Store headers as a list of pairs; leave out only those of one delivery.",
+    ),
+    About(
+        "marker",
+        "a replay says that it is one",
+        "",
+        "Add a header such as Idempotent-Replayed: true to replays only.",
+    ),
+    About(
+        "expiry",
+        "callers know how long a key is remembered",
+        "§2.3",
+        "Publish the expiry, or send it with each keyed answer.",
+    ),
+    About(
+        "race",
+        "duplicates at once execute once",
+        "§2.6",
+        "Insert the key with a unique constraint before executing; check-then-act loses this race.",
+    ),
+    About(
+        "lease",
+        "a slow request is not overtaken",
+        "§2.6",
+        "An ended lease must not let the next caller execute: renew it, and treat a silent owner as unknown.",
+    ),
+    About(
+        "in_flight_success",
+        "a duplicate in flight is not told success",
+        "§2.6",
+        "Answer 409 with Retry-After, or wait for the first request's answer.",
+    ),
+    About(
+        "in_flight_status",
+        "a duplicate in flight gets 409",
+        "§2.7",
+        "Answer 409; 423, 425 and 429 mean other things, and 5xx invites clients to give up.",
+    ),
+    About(
+        "retry_after",
+        "a duplicate learns when to come back",
+        "RFC 9110 §10.2.3",
+        "Send Retry-After with whole seconds.",
+    ),
+    About("hangs", "no duplicate waits for ever", "", "Bound the wait, then answer 409."),
+    About(
+        "stuck",
+        "no key is stuck",
+        "",
+        "Give the reservation a lease, and release or settle it on every path.",
+    ),
+    About(
+        "mismatch",
+        "a key names one request",
+        "§2.2",
+        "Keep a fingerprint of method, path and body with the key; answer 422 when it differs.",
+    ),
+    About(
+        "mismatch_in_flight",
+        "a key names one request, also while it runs",
+        "§2.7",
+        "Compare the fingerprint before the state.",
+    ),
+    About(
+        "problem",
+        "a refusal can be understood by a program",
+        "§2.7, RFC 9457",
+        "Answer with application/problem+json and a stable code.",
+    ),
+    About(
+        "missing_key",
+        "a missing key is refused",
+        "§2.7",
+        "Answer 400 where the key is required.",
+    ),
+    About(
+        "malformed_key",
+        "a malformed key is refused",
+        "§2.1, RFC 9651",
+        "Answer 400 for empty, overlong and repeated headers: ignoring them runs unprotected.",
+    ),
+    About(
+        "quoted_form",
+        "quoted and bare name the same key",
+        "§2.1, RFC 9651",
+        "Unquote a structured-field String before using it as a key.",
+    ),
+    About("key_length", "long keys work", "", "Accept 255 characters."),
+    About(
+        "json_order",
+        "JSON may be re-serialised",
+        "RFC 8785",
+        "Take the fingerprint of a canonical form.",
+    ),
+    About(
+        "json_numbers",
+        "5 and 5.0 are one number",
+        "RFC 8785",
+        "Take the fingerprint of a canonical form.",
+    ),
+    About(
+        "isolation",
+        "callers do not see each other",
+        "§5",
+        "Make the caller's identity a part of the stored key.",
+    ),
+    About(
+        "other_route",
+        "a key is bound to its operation",
+        "§2.4",
+        "Make the path a part of the fingerprint, and protect every operation.",
+    ),
+    About(
+        "other_method",
+        "a key is bound to its method",
+        "§2.4",
+        "Make the method a part of the fingerprint.",
+    ),
+    About(
+        "after_client_error",
+        "a refused request is not stuck",
+        "§2.6",
+        "Settle the key on every path that answers.",
+    ),
+    About(
+        "after_server_error",
+        "a failed request can be retried",
+        "§2.6",
+        "Release the key when nothing was executed, or hold it as unknown; do not pin a passing failure.",
+    ),
+    About(
+        "disconnect",
+        "work goes on when its caller hangs up",
+        "",
+        "Execute and settle in a task that the connection does not own.",
+    ),
+];
+
+impl Verdict {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fault => "FAULT",
+            Self::Weak => "weak",
+            Self::Note => "note",
+            Self::Untold => "untold",
+        }
+    }
+}
+
+impl Finding {
+    pub(crate) fn new(id: &'static str, verdict: Verdict, seen: String) -> Self {
+        Self { id, verdict, seen }
+    }
+
+    pub(crate) fn untold(id: &'static str, seen: &str) -> Self {
+        Self::new(id, Verdict::Untold, seen.into())
+    }
+
+    fn about(&self) -> &'static About {
+        const NOTHING: About = About("", "", "", "");
+        CASES.iter().find(|about| about.0 == self.id).unwrap_or(&NOTHING)
+    }
+
+    fn clause(&self) -> String {
+        match self.about().2 {
+            "" => "good practice".into(),
+            clause if clause.starts_with('§') => format!("{DRAFT} {clause}"),
+            clause => clause.into(),
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(template: &Template) -> Self {
+        Self {
+            operation: format!("{} {}", template.method, template.url),
+            findings: Vec::new(),
+            dialect: "none",
+        }
+    }
+
+    pub(crate) fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    pub(crate) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        self.findings.extend(findings);
+    }
+
+    pub(crate) fn has_fault(&self) -> bool {
+        self.count(Verdict::Fault) > 0
+    }
+
+    /// Names the dialect that the answers speak.
+    pub(crate) fn conclude(&mut self) {
+        let seen = |id: &str, verdict: Verdict| {
+            self.findings
+                .iter()
+                .find(|finding| finding.id == id && finding.verdict == verdict)
+                .map(|finding| finding.seen.as_str())
+        };
+        let protects = seen("replay", Verdict::Pass).is_some();
+        let mismatch = seen("mismatch", Verdict::Pass).unwrap_or_default();
+        let waits = seen("retry_after", Verdict::Note).is_some();
+        self.dialect = match (protects, mismatch) {
+            (false, _) => "none",
+            (true, mismatch) if mismatch.ends_with("422") && waits => "ietf, duplicates wait",
+            (true, mismatch) if mismatch.ends_with("422") => "ietf",
+            (true, mismatch) if mismatch.ends_with("400") => "stripe",
+            (true, mismatch) if mismatch.ends_with("409") => "conflict",
+            (true, _) => "of its own",
+        };
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.findings.iter().filter(|finding| finding.verdict == verdict).count()
+    }
+
+    fn summary(&self) -> String {
+        format!(
+            "{} faults, {} weak, {} passed, {} untold; dialect: {}",
+            self.count(Verdict::Fault),
+            self.count(Verdict::Weak),
+            self.count(Verdict::Pass),
+            self.count(Verdict::Untold),
+            self.dialect
+        )
+    }
+
+    /// For people at a terminal.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("\n{}\n\n", self.operation);
+        for finding in &self.findings {
+            let About(id, title, _, fix) = finding.about();
+            text.push_str(&format!(
+                "{:>7}  {id:<20} {title}\n{:>31}{}\n",
+                finding.verdict.name(),
+                "",
+                finding.seen
+            ));
+            if matches!(finding.verdict, Verdict::Fault | Verdict::Weak) {
+                text.push_str(&format!("{:>31}{}\n{:>31}Mend: {fix}\n", "", finding.clause(), ""));
+            }
+        }
+        text.push_str(&format!("\n{}\n", self.summary()));
+        text
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> String {
+        let findings: Vec<_> = self
+            .findings
+            .iter()
+            .map(|finding| {
+                serde_json::json!({
+                    "id": finding.id,
+                    "verdict": finding.verdict.name().to_lowercase(),
+                    "title": finding.about().1,
+                    "seen": finding.seen,
+                    "clause": finding.clause(),
+                    "mend": finding.about().3,
+                })
+            })
+            .collect();
+        let report = serde_json::json!({
+            "operation": self.operation,
+            "dialect": self.dialect,
+            "faults": self.count(Verdict::Fault),
+            "weak": self.count(Verdict::Weak),
+            "passed": self.count(Verdict::Pass),
+            "untold": self.count(Verdict::Untold),
+            "findings": findings,
+        });
+        serde_json::to_string_pretty(&report).unwrap_or_default()
+    }
+
+    /// For a page.
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = format!(
+            "# Idempotency-Key of `{}`\n\n{}\n\n| verdict | case | seen | clause |\n| --- | --- | --- | --- |\n",
+            self.operation,
+            self.summary()
+        );
+        for finding in &self.findings {
+            text.push_str(&format!(
+                "| {} | {} | {} | {} |\n",
+                finding.verdict.name(),
+                finding.about().1,
+                finding.seen.replace('|', "\\|"),
+                finding.clause()
+            ));
+        }
+        let mends: Vec<_> = self
+            .findings
+            .iter()
+            .filter(|finding| matches!(finding.verdict, Verdict::Fault | Verdict::Weak))
+            .map(|finding| format!("- **{}**: {}\n", finding.about().1, finding.about().3))
+            .collect();
+        if !mends.is_empty() {
+            text.push_str(&format!("\n## What to mend\n\n{}", mends.concat()));
+        }
+        text
+    }
+}

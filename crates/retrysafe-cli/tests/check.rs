@@ -265,8 +265,7 @@ impl Server {
                     }
                     Fault::WaitsForEver => {
                         // A waiter that is never told: it waits on, whatever happens.
-                        entries = self.changed.wait(entries).unwrap();
-                        while self.fault == Fault::WaitsForEver {
+                        loop {
                             entries = self.changed.wait(entries).unwrap();
                         }
                     }

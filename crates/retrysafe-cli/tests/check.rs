@@ -230,60 +230,54 @@ impl Server {
 
     fn begin(&self, stream: &TcpStream, id: &str, fingerprint: &[u8]) -> Begun {
         let mut entries = self.entries.lock().unwrap();
-        loop {
-            let same = match entries.get(id) {
-                None => true,
-                Some(Entry::Running { fingerprint: f, .. }) => {
-                    f == fingerprint || self.fault == Fault::MismatchAfterCompletionOnly
-                }
-                Some(Entry::Done { fingerprint: f, .. } | Entry::Released { fingerprint: f }) => {
-                    f == fingerprint
-                }
-            };
-            if !same && self.fault == Fault::MisuseOverwrites {
-                entries.remove(id);
-                problem(stream, 422, "idempotency_key_reused", &[]);
+        let same = match entries.get(id) {
+            None => true,
+            Some(Entry::Running { fingerprint: f, .. }) => {
+                f == fingerprint || self.fault == Fault::MismatchAfterCompletionOnly
+            }
+            Some(Entry::Done { fingerprint: f, .. } | Entry::Released { fingerprint: f }) => {
+                f == fingerprint
+            }
+        };
+        if !same && self.fault == Fault::MisuseOverwrites {
+            entries.remove(id);
+            problem(stream, 422, "idempotency_key_reused", &[]);
+            return Begun::Answered;
+        }
+        if !same && self.fault != Fault::NoFingerprint {
+            problem(stream, 422, "idempotency_key_reused", &[]);
+            return Begun::Answered;
+        }
+        match entries.get(id) {
+            None | Some(Entry::Released { .. }) => {}
+            Some(Entry::Done { answer, .. }) => {
+                let stored = answer.clone();
+                drop(entries);
+                self.replay(stream, &stored);
                 return Begun::Answered;
             }
-            if !same && self.fault != Fault::NoFingerprint {
-                problem(stream, 422, "idempotency_key_reused", &[]);
-                return Begun::Answered;
-            }
-            match entries.get(id) {
-                None | Some(Entry::Released { .. }) => break,
-                Some(Entry::Done { answer, .. }) => {
-                    let stored = answer.clone();
-                    drop(entries);
-                    self.replay(stream, &stored);
+            Some(Entry::Running { since, .. }) => match self.fault {
+                Fault::ExpiredLeaseRunsTwice if since.elapsed() > Duration::from_millis(500) => {}
+                Fault::WaitsForEver => {
+                    // A waiter that is never told: it waits on, whatever happens.
+                    loop {
+                        entries = self.changed.wait(entries).unwrap();
+                    }
+                }
+                Fault::InFlightAsSuccess => {
+                    let body = br#"{"status":"processing"}"#.to_vec();
+                    answer(
+                        stream,
+                        &Stored { status: 200, body },
+                        &[("content-type", "application/json")],
+                    );
                     return Begun::Answered;
                 }
-                Some(Entry::Running { since, .. }) => match self.fault {
-                    Fault::ExpiredLeaseRunsTwice
-                        if since.elapsed() > Duration::from_millis(500) =>
-                    {
-                        break;
-                    }
-                    Fault::WaitsForEver => {
-                        // A waiter that is never told: it waits on, whatever happens.
-                        loop {
-                            entries = self.changed.wait(entries).unwrap();
-                        }
-                    }
-                    Fault::InFlightAsSuccess => {
-                        let body = br#"{"status":"processing"}"#.to_vec();
-                        answer(
-                            stream,
-                            &Stored { status: 200, body },
-                            &[("content-type", "application/json")],
-                        );
-                        return Begun::Answered;
-                    }
-                    _ => {
-                        problem(stream, 409, "request_in_progress", &[("retry-after", "1")]);
-                        return Begun::Answered;
-                    }
-                },
-            }
+                _ => {
+                    problem(stream, 409, "request_in_progress", &[("retry-after", "1")]);
+                    return Begun::Answered;
+                }
+            },
         }
         entries.insert(
             id.into(),

@@ -8,9 +8,9 @@
 
 mod cases;
 mod openapi;
-mod probe;
+pub(crate) mod probe;
 mod report;
-mod request;
+pub(crate) mod request;
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;

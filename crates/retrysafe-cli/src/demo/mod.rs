@@ -1,0 +1,84 @@
+//! What does it look like when it works? The main job in one command, with nothing installed.
+//!
+//! A small payments API with a flaky provider, and a crowd of customers who retry, double-click and
+//! lose their connections. First the crowd talks to the API itself; then through the gateway on its
+//! embedded store, which is killed in mid-traffic. At the end the ledgers stand side by side.
+
+mod crowd;
+mod gateway;
+mod ledger;
+mod shop;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+
+use crowd::Crowd;
+use gateway::Gateway;
+use ledger::Ledger;
+use shop::Shop;
+
+/// Shows the main job: payments with a flaky provider, unprotected and protected.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// End after the ledgers instead of staying up
+    #[arg(long)]
+    once: bool,
+    /// Repeat a run
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many payments the customers ask for
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=5000))]
+    payments: u32,
+}
+
+impl Demo {
+    /// Runs the demo and says how the program ends.
+    pub(crate) async fn run(self) -> ExitCode {
+        match self.show().await {
+            Ok(code) => code,
+            Err(error) => {
+                eprintln!("retrysafe demo: {error}");
+                ExitCode::from(2)
+            }
+        }
+    }
+
+    async fn show(self) -> Result<ExitCode, String> {
+        let seed = self.seed.unwrap_or_else(|| getrandom::u64().unwrap_or(1) % 1_000_000);
+        println!(
+            "A payments API whose provider drops answers, stalls and fails; {} customers who",
+            self.payments
+        );
+        println!("retry, double-click and hang up. (--seed {seed} repeats this run.)\n");
+
+        let shop = Arc::new(Shop::open(seed).await?);
+        let crowd = Crowd { seed, payments: self.payments };
+        let told = crowd.unprotected(shop.address()).await;
+        let bare = Ledger::of(&shop.close(), &told);
+
+        let shop = Arc::new(Shop::open(seed).await?);
+        let mut gateway = Gateway::start(shop.address()).await?;
+        let told = crowd.protected(&mut gateway).await?;
+        let safe = Ledger::of(&shop.charges(), &told);
+        let kills = gateway.kills();
+
+        println!("\n{}", Ledger::side_by_side(&bare, &safe));
+        println!(
+            "The gateway was killed with SIGKILL {kills} time(s) while the protected run was under way."
+        );
+        let kept = safe.doubles == 0 && safe.lost == 0 && safe.differing == 0 && kills > 0;
+        if self.once {
+            gateway.stop().await;
+            return Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        println!("\nIt is still up. Try it (the second line replays, the third is refused):\n");
+        println!("{}", gateway.curl_lines());
+        println!("Admin API: {}   (Ctrl-C ends the demo)", gateway.admin_line());
+        // The only way on from here is a signal.
+        let _ = tokio::signal::ctrl_c().await;
+        gateway.stop().await;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::call::Call;
+use crate::check::Check;
 use crate::config::Flags;
+use crate::demo::Demo;
 
 /// Makes any HTTP API safe to retry.
 #[derive(Debug, Parser)]
@@ -47,8 +50,12 @@ pub(crate) enum Command {
         #[arg(long, env = "RETRYSAFE_ADMIN_URL", default_value = DEFAULT_ADMIN)]
         admin: String,
     },
-    /// Show a first request and its replay, on a gateway and an upstream made for the moment.
-    Demo,
+    /// Show the main job: payments with a flaky provider, unprotected and protected.
+    Demo(Demo),
+    /// Judge the Idempotency-Key of any HTTP API, from outside.
+    Check(Box<Check>),
+    /// Make a call with safe retries, like curl: one key, journalled before it is sent.
+    Call(Call),
     /// Write shell completions to standard output.
     Completions {
         /// For which shell.

@@ -9,8 +9,12 @@
 
 mod admin;
 mod args;
+mod call;
+mod check;
 mod commands;
 mod config;
+mod demo;
+mod dial;
 mod gateway;
 mod output;
 mod report;
@@ -33,7 +37,7 @@ fn main() -> ExitCode {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     match run(arguments.command, &variables) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             output::complain(&format!("retrysafe: {failure}"));
             ExitCode::FAILURE
@@ -41,26 +45,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<(), Failure> {
+fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCode, Failure> {
     match command {
-        Command::Serve(configured) => gateway::serve::serve(&configured.flags(), variables),
-        Command::Config { command } => commands::config::run(command, variables),
-        Command::Keys { command } => wait(commands::keys::run(command)),
-        Command::Store { command } => wait(commands::store::run(command, variables)),
-        Command::Stats { admin, top } => wait(commands::stats::run(&admin, top)),
+        Command::Serve(configured) => gateway::serve::serve(&configured.flags(), variables)?,
+        Command::Config { command } => commands::config::run(command, variables)?,
+        Command::Keys { command } => wait(commands::keys::run(command))??,
+        Command::Store { command } => wait(commands::store::run(command, variables))??,
+        Command::Stats { admin, top } => wait(commands::stats::run(&admin, top))??,
         Command::Healthcheck { admin } => wait(async {
             commands::call::Caller::at(&admin, None)?.get("/readyz").await.map(|_| ())
-        }),
-        Command::Demo => wait(commands::demo::run()),
+        })??,
         Command::Completions { shell } => {
             let mut arguments = Arguments::command();
             clap_complete::generate(shell, &mut arguments, "retrysafe", &mut std::io::stdout());
-            Ok(())
         }
+        // These say more with their exit than whether they failed.
+        Command::Check(check) => return wait(check.run()),
+        Command::Call(call) => return wait(call.run()),
+        Command::Demo(demo) => return wait(demo.run()),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs a command that waits for others.
-fn wait(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+fn wait<T>(command: impl Future<Output = T>) -> Result<T, Failure> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command))
 }

@@ -12,7 +12,7 @@ pub(crate) mod probe;
 mod report;
 pub(crate) mod request;
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,6 +21,8 @@ use clap::Args;
 
 use probe::Probe;
 use request::Template;
+
+use crate::output::{complain, say};
 
 /// Checks the Idempotency-Key of any HTTP API, from outside.
 #[derive(Debug, Args)]
@@ -116,7 +118,7 @@ impl Check {
         match self.checked().await {
             Ok(code) => code,
             Err(CannotCheck(why)) => {
-                eprintln!("retrysafe check: {why}");
+                complain(&format!("retrysafe check: {why}"));
                 ExitCode::from(2)
             }
         }
@@ -145,9 +147,9 @@ impl Check {
                 .map_err(|error| CannotCheck(format!("{}: {error}", file.display())))?;
         }
         if self.json {
-            println!("{}", report.json());
+            say(&report.json());
         } else {
-            print!("{}", report.text());
+            say(report.text().trim_end());
         }
         Ok(if report.has_fault() { ExitCode::from(1) } else { ExitCode::SUCCESS })
     }
@@ -175,13 +177,11 @@ impl Check {
 
     /// Tells what will be sent, and asks unless that was answered on the command line.
     fn may_send(&self, plan: &str) -> Result<bool, CannotCheck> {
-        if !self.json {
-            print!("{plan}");
+        // A report in JSON has standard output for itself.
+        if self.dry_run || !self.json {
+            say(plan.trim_end());
         }
         if self.dry_run {
-            if self.json {
-                print!("{plan}");
-            }
             return Ok(false);
         }
         if self.yes {
@@ -190,8 +190,7 @@ impl Check {
         if !std::io::stdin().is_terminal() {
             return Err(CannotCheck("nobody to ask whether to send this: say --yes".into()));
         }
-        print!("Send these requests? [y/N] ");
-        let _ = std::io::stdout().flush();
+        complain("Send these requests? [y/N]");
         let mut word = String::new();
         let _ = std::io::stdin().lock().read_line(&mut word);
         Ok(matches!(word.trim(), "y" | "Y" | "yes"))

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::CannotCheck;
 use super::probe::Probe;
 use super::request::{KEY, Shot, Template};
+use crate::output::say;
 
 /// One state-changing operation.
 #[derive(Clone, Debug)]
@@ -127,16 +128,16 @@ pub(crate) fn print(covered: &[Covered], json: bool) -> ExitCode {
                 })
             })
             .collect();
-        println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default());
+        crate::output::json(&rows.into());
     } else {
         for row in covered {
-            println!(
+            say(&format!(
                 "{:<24} {:<6} {}  (a malformed key gets {})",
                 row.verdict,
                 row.operation.method.as_str(),
                 row.operation.path,
                 row.seen
-            );
+            ));
         }
     }
     let unsafe_ones = covered
@@ -144,7 +145,7 @@ pub(crate) fn print(covered: &[Covered], json: bool) -> ExitCode {
         .filter(|row| matches!(row.verdict, "unprotected" | "declared, not enforced"));
     let count = unsafe_ones.count();
     if !json {
-        println!("\n{count} of {} operations would run unprotected.", covered.len());
+        say(&format!("\n{count} of {} operations would run unprotected.", covered.len()));
     }
     if count > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS }
 }

@@ -10,11 +10,10 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::request::Shot;
+use crate::dial::Dialler;
 
 /// The largest answer that is read. A checker compares answers; it does not download.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -46,11 +45,8 @@ pub(crate) struct Probe {
     patience: Duration,
     gap: Duration,
     next: Arc<tokio::sync::Mutex<Instant>>,
-    tls: Arc<std::sync::OnceLock<Result<Arc<rustls::ClientConfig>, String>>>,
+    dialler: Dialler,
 }
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Probe {
     pub(crate) fn new(patience: Duration, rate: u16) -> Self {
@@ -58,7 +54,7 @@ impl Probe {
             patience,
             gap: Duration::from_secs(1) / u32::from(rate.max(1)),
             next: Arc::new(tokio::sync::Mutex::new(Instant::now())),
-            tls: Arc::default(),
+            dialler: Dialler::default(),
         }
     }
 
@@ -94,7 +90,7 @@ impl Probe {
     pub(crate) async fn send_and_leave(&self, shot: &Shot) -> Result<(), String> {
         use tokio::io::AsyncWriteExt as _;
         self.pace(1).await;
-        let mut stream = self.connect(shot).await?;
+        let mut stream = self.dialler.dial(&shot.url).await.map_err(|error| error.to_string())?;
         let mut head = format!(
             "{} {} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n",
             shot.method,
@@ -129,9 +125,9 @@ impl Probe {
     }
 
     async fn exchange(&self, shot: &Shot) -> Heard {
-        let stream = match self.connect(shot).await {
+        let stream = match self.dialler.dial(&shot.url).await {
             Ok(stream) => stream,
-            Err(error) => return Heard::Refused(error),
+            Err(error) => return Heard::Refused(error.to_string()),
         };
         let mut request = http::Request::new(Full::new(shot.body.clone()));
         *request.method_mut() = shot.method.clone();
@@ -165,41 +161,6 @@ impl Probe {
             Err(error) => Heard::Broken(error.to_string()),
         }
     }
-
-    async fn connect(&self, shot: &Shot) -> Result<Box<dyn Stream>, String> {
-        let host = shot.url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let secure = shot.url.scheme_str() == Some("https");
-        let port = shot.url.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let stream =
-            TcpStream::connect((host.as_str(), port)).await.map_err(|error| error.to_string())?;
-        let _ = stream.set_nodelay(true);
-        if !secure {
-            return Ok(Box::new(stream));
-        }
-        let config = self.tls.get_or_init(client_config).clone()?;
-        let name = rustls::pki_types::ServerName::try_from(host).map_err(|e| e.to_string())?;
-        let stream = tokio_rustls::TlsConnector::from(config)
-            .connect(name, stream)
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(Box::new(stream))
-    }
-}
-
-/// The trust of the machine.
-fn client_config() -> Result<Arc<rustls::ClientConfig>, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        // One unreadable root among many does not matter.
-        let _ = roots.add(certificate);
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }
 
 impl Heard {

@@ -2,7 +2,6 @@
 
 pub(crate) mod call;
 pub(crate) mod config;
-pub(crate) mod demo;
 pub(crate) mod keys;
 pub(crate) mod stats;
 pub(crate) mod store;

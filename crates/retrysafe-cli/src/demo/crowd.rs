@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::gateway::Gateway;
 use crate::check::probe::{Heard, Probe};
 use crate::check::request::{Shot, Template};
+use crate::output::say;
 
 /// How many customers shop at the same time.
 const AT_ONCE: usize = 32;
@@ -44,7 +45,7 @@ impl Crowd {
     /// Shops at the API itself, as clients without keys do: try again until it answers.
     pub(crate) async fn unprotected(&self, shop: SocketAddr) -> Vec<Told> {
         let url = format!("http://{shop}/payments");
-        self.shop("without protection", move |payment, shot| naive(payment, shot), &url, None).await
+        self.shop("without protection", naive, &url, None).await
     }
 
     /// Shops through the gateway, and kills it when two fifths of the payments are through.
@@ -91,7 +92,7 @@ impl Crowd {
         }
         bar.set_prefix(title.to_owned());
         if bar.is_hidden() {
-            println!("{title}: {} payments …", self.payments);
+            say(&format!("{title}: {} payments …", self.payments));
         }
         let done = done.unwrap_or_default();
         let places = Arc::new(Semaphore::new(AT_ONCE));

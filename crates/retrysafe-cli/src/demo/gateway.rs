@@ -80,12 +80,6 @@ upstream_timeout = "3s"
         self.ready().await
     }
 
-    /// Ends the process and removes its folder.
-    pub(crate) async fn stop(mut self) {
-        let _ = self.child.kill().await;
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -120,6 +114,15 @@ upstream_timeout = "3s"
             }
         }
         Err("the gateway did not come up".into())
+    }
+}
+
+impl Drop for Gateway {
+    /// Ends the process and removes its folder, however the demo ends.
+    fn drop(&mut self) {
+        // The folder is gone from under it, and nobody will ask it anything any more.
+        let _ = self.child.start_kill();
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -10,7 +10,6 @@ mod ledger;
 mod shop;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
 
@@ -18,6 +17,8 @@ use crowd::Crowd;
 use gateway::Gateway;
 use ledger::Ledger;
 use shop::Shop;
+
+use crate::output::{complain, say};
 
 /// Shows the main job: payments with a flaky provider, unprotected and protected.
 #[derive(Debug, Args)]
@@ -36,49 +37,52 @@ pub(crate) struct Demo {
 impl Demo {
     /// Runs the demo and says how the program ends.
     pub(crate) async fn run(self) -> ExitCode {
-        match self.show().await {
+        // Dropping the show kills the gateway and removes its folder, wherever it was.
+        let ended = tokio::select! {
+            // The show itself ends by Ctrl-C when it is only staying up.
+            biased;
+            ended = self.show() => ended,
+            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        };
+        match ended {
             Ok(code) => code,
             Err(error) => {
-                eprintln!("retrysafe demo: {error}");
+                complain(&format!("retrysafe demo: {error}"));
                 ExitCode::from(2)
             }
         }
     }
 
-    async fn show(self) -> Result<ExitCode, String> {
+    async fn show(&self) -> Result<ExitCode, String> {
         let seed = self.seed.unwrap_or_else(|| getrandom::u64().unwrap_or(1) % 1_000_000);
-        println!(
-            "A payments API whose provider drops answers, stalls and fails; {} customers who",
+        say(&format!(
+            "A payments API whose provider drops answers, stalls and fails; {} customers who\n\
+             retry, double-click and hang up. (--seed {seed} repeats this run.)\n",
             self.payments
-        );
-        println!("retry, double-click and hang up. (--seed {seed} repeats this run.)\n");
+        ));
 
-        let shop = Arc::new(Shop::open(seed).await?);
+        let shop = Shop::open(seed).await?;
         let crowd = Crowd { seed, payments: self.payments };
         let told = crowd.unprotected(shop.address()).await;
         let bare = Ledger::of(&shop.close(), &told);
 
-        let shop = Arc::new(Shop::open(seed).await?);
+        let shop = Shop::open(seed).await?;
         let mut gateway = Gateway::start(shop.address()).await?;
         let told = crowd.protected(&mut gateway).await?;
         let safe = Ledger::of(&shop.charges(), &told);
         let kills = gateway.kills();
 
-        println!("\n{}", Ledger::side_by_side(&bare, &safe));
-        println!(
-            "The gateway was killed with SIGKILL {kills} time(s) while the protected run was under way."
-        );
-        let kept = safe.doubles == 0 && safe.lost == 0 && safe.differing == 0 && kills > 0;
+        say(&format!("\n{}", Ledger::side_by_side(&bare, &safe)));
+        say(&format!("The gateway was killed (SIGKILL) {kills} time(s) during the protected run."));
+        let is_kept = safe.doubles == 0 && safe.lost == 0 && safe.differing == 0 && kills > 0;
         if self.once {
-            gateway.stop().await;
-            return Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        println!("\nIt is still up. Try it (the second line replays, the third is refused):\n");
-        println!("{}", gateway.curl_lines());
-        println!("Admin API: {}   (Ctrl-C ends the demo)", gateway.admin_line());
-        // The only way on from here is a signal.
+        say("\nIt is still up. Try it (the second line replays, the third is refused):\n");
+        say(&gateway.curl_lines());
+        say(&format!("Admin API: {}   (Ctrl-C ends the demo)", gateway.admin_line()));
+        // The only way on from here is a signal, and that is the way it should end.
         let _ = tokio::signal::ctrl_c().await;
-        gateway.stop().await;
         Ok(ExitCode::SUCCESS)
     }
 }

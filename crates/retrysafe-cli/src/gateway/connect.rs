@@ -1,20 +1,19 @@
 //! How is a connection to the upstream made?
 
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::config::{Config, Upstream};
+use crate::dial;
 
 /// Makes connections to the upstream.
 #[derive(Clone)]
@@ -44,11 +43,8 @@ impl Connector {
             false => None,
             true => {
                 let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-                let roots = roots(config.authorities.as_deref())?;
-                let mut client =
-                    ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-                client.alpn_protocols = vec![b"http/1.1".to_vec()];
-                Some((TlsConnector::from(Arc::new(client)), name))
+                let client = dial::client_config(config.authorities.as_deref())?;
+                Some((TlsConnector::from(client), name))
             }
         };
         static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -77,25 +73,6 @@ impl Connector {
             }
         }
     }
-}
-
-fn roots(authorities: Option<&Path>) -> io::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    match authorities {
-        Some(path) => {
-            for certificate in CertificateDer::pem_file_iter(path).map_err(io::Error::other)? {
-                roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
-            }
-        }
-        None => {
-            // A broken certificate among the system's does not spoil the others.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if roots.is_empty() {
-        return Err(io::Error::other("there is no authority to trust for the upstream's TLS"));
-    }
-    Ok(roots)
 }
 
 impl AsyncRead for Stream {

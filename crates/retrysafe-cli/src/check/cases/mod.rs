@@ -14,6 +14,7 @@ use super::CannotCheck;
 use super::probe::{Answer, Heard, Probe};
 use super::report::{Finding, Report, Verdict};
 use super::request::{Shot, Template, new_key};
+use crate::output::complain;
 
 /// How long to pause between polls of a request that is still running.
 const POLL: Duration = Duration::from_millis(250);
@@ -86,7 +87,7 @@ pub(crate) async fn run(
     }
     let tell = |name: &str| {
         if progress {
-            eprintln!("  … {name}");
+            complain(&format!("  … {name}"));
         }
     };
     tell("replay");
@@ -169,9 +170,9 @@ pub(crate) fn same(one: &Answer, other: &Answer) -> bool {
 /// Whether two answers look like two executions of one operation, rather than an answer and
 /// something else: two JSON objects with the same members.
 pub(crate) fn same_shape(one: &Answer, other: &Answer) -> bool {
-    let shape = |answer: &Answer| match serde_json::from_slice(&answer.body).ok()? {
-        serde_json::Value::Object(members) => Some(members.keys().cloned().collect::<Vec<_>>()),
-        _ => None,
+    let shape = |answer: &Answer| {
+        let json: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
+        Some(json.as_object()?.keys().cloned().collect::<Vec<_>>())
     };
     shape(one).is_some() && shape(one) == shape(other)
 }

@@ -335,23 +335,3 @@ pub async fn a_settle_that_was_dropped_permits_no_second_execution<B: Bench>(ben
     assert!(task.await.expect_err("it never ends").is_cancelled());
     assert_eq!(request.replay(&engine).await, answer("x"));
 }
-
-/// Races keep their one winner when answers come late and in another order.
-pub async fn delayed_races_have_one_winner<B: Bench>(bench: B) {
-    let seed = super::chance::seed();
-    super::chance::repeatable(seed, async move {
-        for round in 0..8 {
-            let store = Faulty::seeded(bench.store(), seed ^ round, 500, &[Fault::Delayed]);
-            let engine = Engine::new(Arc::new(store));
-            let request = Request::new(&format!("k{round}"));
-            let begun = race(RACERS, |n| {
-                let (engine, request) = (engine.clone(), request.clone());
-                async move { request.begin(&engine, n as u64).await }
-            })
-            .await;
-            let executing = begun.iter().filter(|begun| matches!(begun, Begun::Execute(_)));
-            assert_eq!(executing.count(), 1);
-        }
-    })
-    .await;
-}

@@ -150,7 +150,7 @@ pub async fn an_unknown_record_is_not_withdrawn<B: Bench>(bench: B) {
 /// Renewals, a sweeper and a settle at once: the acknowledged answer is what is kept.
 pub async fn renewals_beside_a_sweeper_never_lose_the_answer<B: Bench>(bench: B) {
     for round in 0..16 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
         let mut first = Some(request.execute(&engine, 1).await);
         bench.advance(LEASE * 2).await;

@@ -4,7 +4,7 @@
 //! tests implement [`Bench`] for it and add one line; each case becomes a test of its own, so that a
 //! failure names the promise that was broken:
 //!
-//! ```ignore
+//! ```text
 //! retrysafe_core::conformance!(memory, MemoryBench: Still);
 //! retrysafe_core::conformance!(disk, DiskBench: Still + Damage + Reopen);
 //! ```
@@ -301,8 +301,7 @@ macro_rules! conformance {
                 a_sweep_goes_on_past_failures
                 upkeep_says_when_it_cannot_work
                 a_begin_that_was_dropped_is_withdrawn
-                a_settle_that_was_dropped_permits_no_second_execution
-                delayed_races_have_one_winner;
+                a_settle_that_was_dropped_permits_no_second_execution;
             storms:
                 a_storm_permits_no_second_effect;
         );

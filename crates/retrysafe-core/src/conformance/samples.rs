@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 
+use super::{Bench, Fault, Faulty};
 use crate::engine::{Ask, Begun, Engine, Lease};
 use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::{Key, KeyDigest};
@@ -237,6 +238,12 @@ where
         }
     }
     answers
+}
+
+/// The verbs over this store, with other tasks taking turns between their steps. A store that
+/// answers at once would otherwise run each verb of a race from end to end.
+pub(super) fn shaken<B: Bench>(bench: &B) -> Engine<Arc<Faulty<B::Store>>> {
+    Engine::new(Arc::new(Faulty::seeded(bench.store(), 7, 700, &[Fault::Delayed])))
 }
 
 /// A request, as the engine is asked about it.

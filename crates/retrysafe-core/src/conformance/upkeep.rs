@@ -35,7 +35,7 @@ pub async fn a_sweep_doubts_ended_leases_only<B: Bench>(bench: B) {
 /// The caller says how much work one sweep may be.
 pub async fn a_sweep_honours_its_limit<B: Bench>(bench: B) {
     const RECORDS: usize = 600;
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     race(RACERS, |task| {
         let engine = engine.clone();
         async move {
@@ -54,7 +54,7 @@ pub async fn a_sweep_honours_its_limit<B: Bench>(bench: B) {
 
 /// Several sweepers share the work, and each lease is counted by one of them.
 pub async fn concurrent_sweepers_count_each_lease_once<B: Bench>(bench: B) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     for n in 0..60 {
         new(engine.store(), first(&format!("k{n}"))).await;
     }
@@ -73,7 +73,7 @@ pub async fn concurrent_sweepers_count_each_lease_once<B: Bench>(bench: B) {
 /// An answer that was acknowledged while the sweeper was on its way is what is kept.
 pub async fn a_sweep_beside_settles_never_loses_an_answer<B: Bench>(bench: B) {
     for round in 0..8 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let mut leases = Vec::new();
         for n in 0..RACERS {
             leases.push(Request::new(&format!("k{round}-{n}")).execute(&engine, 1).await);
@@ -99,7 +99,7 @@ pub async fn a_sweep_beside_settles_never_loses_an_answer<B: Bench>(bench: B) {
 
 /// Sweeper and reaper beside callers: every key still executes at most once per generation.
 pub async fn upkeep_beside_begins_permits_no_second_execution<B: Bench>(bench: B) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
     bench.advance(LEASE * 2).await;
@@ -124,7 +124,7 @@ pub async fn upkeep_beside_begins_permits_no_second_execution<B: Bench>(bench: B
 /// A reaper beside replays: the whole answer, or a new generation after the old one has gone.
 pub async fn a_replay_beside_the_reaper_is_whole_or_a_new_generation<B: Bench>(bench: B) {
     for round in 0..8 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
         let lease = request.execute(&engine, 1).await;
         let old_fence = lease.fence();

@@ -50,7 +50,7 @@ pub async fn a_first_request_executes_and_its_retries_replay<B: Bench>(bench: B)
 /// However many arrive at once.
 pub async fn of_32_begins_one_executes<B: Bench>(bench: B) {
     for round in 0..8 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
         let begun = race(RACERS, |n| {
             let (engine, request) = (engine.clone(), request.clone());
@@ -72,7 +72,7 @@ pub async fn of_32_begins_one_executes<B: Bench>(bench: B) {
 /// Duplicates that arrive while the first one settles see it running, or its answer.
 pub async fn duplicates_beside_a_settle_see_it_running_or_its_answer<B: Bench>(bench: B) {
     for round in 0..8 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
         let mut first = Some(request.execute(&engine, 1).await);
         race(RACERS, |n| {
@@ -97,7 +97,7 @@ pub async fn duplicates_beside_a_settle_see_it_running_or_its_answer<B: Bench>(b
 /// A request that surely was not executed may run again: under a higher fence, and once.
 pub async fn of_32_begins_after_a_retryable_end_one_executes<B: Bench>(bench: B) {
     for round in 0..8 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
         let lease = request.execute(&engine, 1).await;
         let fence = lease.fence();
@@ -157,7 +157,7 @@ pub async fn an_expired_key_may_name_another_request<B: Bench>(bench: B) {
 /// An owner that went silent leaves doubt, and doubt is not permission.
 pub async fn of_32_begins_on_an_ended_lease_none_executes<B: Bench>(bench: B) {
     for round in 0..8 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
         let lease = request.execute(&engine, 1).await;
         bench.advance(LEASE * 2).await;

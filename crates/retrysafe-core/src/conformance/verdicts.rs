@@ -94,7 +94,7 @@ pub async fn a_late_no_against_the_evidence_is_a_contradiction<B: Bench>(bench: 
 /// Reconciler, webhook and operator at once: one decides, and nobody flips it.
 pub async fn of_32_verdicts_one_is_decided<B: Bench>(bench: B) {
     for round in 0..8 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let (request, _late) = unknown(&bench, &engine, &format!("k{round}")).await;
         let ruled = race(RACERS, |n| {
             let (engine, request) = (engine.clone(), request.clone());
@@ -124,7 +124,7 @@ pub async fn of_32_verdicts_one_is_decided<B: Bench>(bench: B) {
 /// A verdict and the owner's own word at once: one of them holds, and the other learns it.
 pub async fn a_verdict_beside_a_late_settle_is_decided_once<B: Bench>(bench: B) {
     for round in 0..16 {
-        let engine = Engine::new(bench.store());
+        let engine = shaken(&bench);
         let (request, late) = unknown(&bench, &engine, &format!("k{round}")).await;
         let mut late = Some(late);
         let held = race(2, |_| {
@@ -179,7 +179,7 @@ pub async fn only_unknown_requests_are_decided<B: Bench>(bench: B) {
 
 /// Questions that brought nothing are counted, by any number of reconcilers.
 pub async fn lookups_are_counted<B: Bench>(bench: B) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let (request, lease) = unknown(&bench, &engine, "k").await;
     let ruled = race(8, |_| {
         let (engine, request) = (engine.clone(), request.clone());

@@ -340,3 +340,275 @@ fn doubt(why: Doubt) -> Decision {
 fn write(becomes: Becomes, what: Option<Happened>) -> Decision {
     Decision::Write(Write { becomes, new_fence: false, what, ttl: None })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::record::{About, First, Standing};
+    use crate::scope::{Id, Scope};
+
+    const NOW: Time = Time::from_ms(1_000_000);
+    const LEASE: Duration = Duration::from_secs(60);
+    const OWNER: u64 = 1;
+    const FENCE: Fence = Fence(10);
+
+    /// Every decision there is: the module's table, with nothing left out. `!` marks a new fence.
+    const TABLE: &str = "\
+event                       | none      | running     | overdue     | completed   | failed      | unknown     | gone      | gone failed
+begin                       | insert    | in progress | → unknown   | replay      | → begun !   | unknown     | insert    | insert
+begin, other request        | insert    | mismatch    | mismatch    | mismatch    | mismatch    | mismatch    | insert    | insert
+withdraw, owner             | absent    | → failed    | → failed    | lost        | lost        | lost        | absent    | absent
+withdraw, other owner       | absent    | lost        | lost        | lost        | lost        | lost        | absent    | absent
+renew                       | lost      | → renewed   | → renewed   | lost        | lost        | lost        | lost      | lost
+renew, lease_max used up    | lost      | lost        | lost        | lost        | lost        | lost        | lost      | lost
+renew, other fence          | lost      | lost        | lost        | lost        | lost        | lost        | lost      | lost
+settle completed            | lost      | → completed | → completed | repeated    | contradicts | → completed | lost      | lost
+settle completed otherwise  | lost      | → completed | → completed | contradicts | contradicts | → completed | lost      | lost
+settle retryable            | lost      | → failed    | → failed    | contradicts | repeated    | → failed    | lost      | lost
+settle unknown              | lost      | → unknown   | → unknown   | contradicts | contradicts | repeated    | lost      | lost
+settle, other fence         | lost      | lost        | lost        | lost        | lost        | lost        | lost      | lost
+resolve executed            | absent    | refused     | refused     | decided     | decided     | → completed ! | absent    | absent
+resolve not executed        | absent    | refused     | refused     | decided     | decided     | → failed !  | absent    | absent
+look up                     | absent    | refused     | refused     | decided     | decided     | → looked up | absent    | absent
+expire                      | absent    | refused     | refused     | → expired   | → expired   | refused     | absent    | absent
+lease check                 | not due   | not due     | → unknown   | not due     | not due     | not due     | not due   | not due
+owner gone                  | not due   | → unknown   | → unknown   | not due     | not due     | not due     | not due   | not due
+";
+
+    #[test]
+    fn every_state_and_event_is_decided_as_the_table_says() {
+        let (records, completed, unknown) =
+            (records(), completed("x"), Outcome::Unknown(Doubt::Said));
+        let (executed, not_executed) = (verdict(true), verdict(false));
+        let (otherwise, retryable) = (completed_otherwise(), Outcome::Retryable(None));
+        let begin = |same_request| Event::Begin { same_request, owner: 2, lease: LEASE };
+        let renew = |fence, lease_max| Event::Renew { fence, lease: LEASE, lease_max };
+        let settle = |fence, outcome| Event::Settle { fence, outcome, ttl: None };
+        let events = [
+            ("begin", begin(true)),
+            ("begin, other request", begin(false)),
+            ("withdraw, owner", Event::Withdraw { owner: OWNER }),
+            ("withdraw, other owner", Event::Withdraw { owner: 2 }),
+            ("renew", renew(FENCE, LEASE * 100)),
+            ("renew, lease_max used up", renew(FENCE, Duration::ZERO)),
+            ("renew, other fence", renew(Fence(9), LEASE * 100)),
+            ("settle completed", settle(FENCE, &completed)),
+            ("settle completed otherwise", settle(FENCE, &otherwise)),
+            ("settle retryable", settle(FENCE, &retryable)),
+            ("settle unknown", settle(FENCE, &unknown)),
+            ("settle, other fence", settle(Fence(9), &completed)),
+            ("resolve executed", Event::Resolve(&executed)),
+            ("resolve not executed", Event::Resolve(&not_executed)),
+            ("look up", Event::LookUp),
+            ("expire", Event::Expire("why")),
+            ("lease check", Event::LeaseCheck),
+            ("owner gone", Event::OwnerGone),
+        ];
+        let kinds: BTreeSet<usize> = events.iter().map(|(_, event)| kind(event)).collect();
+        assert_eq!(kinds.len(), EVENTS, "every event is in the table");
+        let standings: BTreeSet<Standing> =
+            records.iter().filter_map(|(_, record)| Some(record.as_ref()?.standing())).collect();
+        assert_eq!(standings.len(), Standing::ALL.len(), "every state is in the table");
+
+        let mut told = TABLE.lines();
+        assert_eq!(cells(told.next().unwrap())[1..], records.each_ref().map(|(name, _)| *name));
+        for (event_name, event) in &events {
+            let expected = cells(told.next().expect("the table has a line for each event"));
+            assert_eq!(expected[0], *event_name);
+            for ((state, record), expected) in records.iter().zip(&expected[1..]) {
+                let decision = decide(record.as_ref(), event, NOW);
+                assert_eq!(in_words(&decision), *expected, "{event_name} of {state}");
+            }
+        }
+        assert_eq!(told.next(), None);
+    }
+
+    fn cells(line: &str) -> Vec<&str> {
+        line.split('|').map(str::trim).collect()
+    }
+
+    /// How many kinds of events there are, and which one this is. A new one does not compile here;
+    /// once it is counted, the table must have it.
+    const EVENTS: usize = 9;
+
+    fn kind(event: &Event<'_>) -> usize {
+        match event {
+            Event::Begin { .. } => 0,
+            Event::Withdraw { .. } => 1,
+            Event::Renew { .. } => 2,
+            Event::Settle { .. } => 3,
+            Event::Resolve(_) => 4,
+            Event::LookUp => 5,
+            Event::Expire(_) => 6,
+            Event::LeaseCheck => 7,
+            Event::OwnerGone => 8,
+        }
+    }
+
+    fn in_words(decision: &Decision) -> String {
+        let mut words = String::new();
+        match decision {
+            Decision::Insert => words.push_str("insert"),
+            Decision::Stands(reply) => words.push_str(match reply {
+                Reply::Mismatch => "mismatch",
+                Reply::InProgress => "in progress",
+                Reply::Replay => "replay",
+                Reply::Unknown => "unknown",
+                Reply::Repeated => "repeated",
+                Reply::Lost => "lost",
+                Reply::Contradicts => "contradicts",
+                Reply::Decided => "decided",
+                Reply::Refused => "refused",
+                Reply::NotDue => "not due",
+                Reply::Absent => "absent",
+            }),
+            Decision::Write(write) => {
+                let becomes = match &write.becomes {
+                    Becomes::Same => "same",
+                    Becomes::Begun { .. } => "begun",
+                    Becomes::Renewed { .. } => "renewed",
+                    Becomes::Completed(_) => "completed",
+                    Becomes::FailedRetryable => "failed",
+                    Becomes::Unknown(_) => "unknown",
+                    Becomes::LookedUp => "looked up",
+                    Becomes::Expired => "expired",
+                };
+                write!(words, "→ {becomes}{}", if write.new_fence { " !" } else { "" }).unwrap();
+            }
+        }
+        words
+    }
+
+    fn completed(body: &'static str) -> Outcome {
+        Outcome::Completed(Answer::Kept(crate::response::StoredResponse {
+            status: http::StatusCode::OK,
+            headers: vec![],
+            body: body.into(),
+        }))
+    }
+
+    fn completed_otherwise() -> Outcome {
+        Outcome::Completed(Answer::NotKept { status: None, location: None })
+    }
+
+    fn verdict(executed: bool) -> Verdict {
+        let answer = Answer::NotKept { status: None, location: None };
+        let evidence = match executed {
+            true => Evidence::Executed(answer),
+            false => Evidence::NotExecuted(Proof::burnt()),
+        };
+        Verdict { evidence, judge: Judge::Operator, reason: "why".into() }
+    }
+
+    fn in_progress() -> Record {
+        let (scope, key) = (Scope::anonymous(), crate::key::Key::new("k").unwrap().digest());
+        let fingerprint = crate::fingerprint::Fingerprint::from_parts(
+            1,
+            crate::fingerprint::RulesId::from_bytes([0; 8]),
+            [0; 32],
+        );
+        let id = Id::of(&scope, &key);
+        let about = About::default();
+        let ttl = Duration::from_secs(3_600);
+        First { id, scope, key, fingerprint, about, ttl, lease: LEASE, owner: OWNER }
+            .record(NOW, FENCE.0)
+    }
+
+    fn settled(outcome: &Outcome, at: Time) -> Record {
+        let begun = in_progress();
+        let event = Event::Settle { fence: FENCE, outcome, ttl: None };
+        match decide(Some(&begun), &event, at) {
+            Decision::Write(write) => write.onto(&begun, at, FENCE.0 + 1),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A record in every state: live, its lease over, expired.
+    fn records() -> [(&'static str, Option<Record>); 8] {
+        let mut overdue = in_progress();
+        let (begun_at, lease_until) = (Time::from_ms(1), NOW);
+        overdue.state = State::InProgress { owner: OWNER, begun_at, lease_until };
+        let long_ago = Time::default();
+        let mut gone =
+            [settled(&completed("x"), long_ago), settled(&Outcome::Retryable(None), long_ago)];
+        for record in &mut gone {
+            match &mut record.state {
+                State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+                    *expires_at = NOW;
+                }
+                State::InProgress { .. } | State::Unknown { .. } => panic!("{record:?}"),
+            }
+        }
+        let [gone, gone_failed] = gone;
+        [
+            ("none", None),
+            ("running", Some(in_progress())),
+            ("overdue", Some(overdue)),
+            ("completed", Some(settled(&completed("x"), NOW))),
+            ("failed", Some(settled(&Outcome::Retryable(None), NOW))),
+            ("unknown", Some(settled(&Outcome::Unknown(Doubt::Said), NOW))),
+            ("gone", Some(gone)),
+            ("gone failed", Some(gone_failed)),
+        ]
+    }
+
+    #[test]
+    fn no_event_leads_from_an_ended_lease_or_from_unknown_to_execution() {
+        let (completed, retryable) = (completed("x"), Outcome::Retryable(None));
+        let verdict = verdict(true);
+        for (state, record) in records() {
+            if !matches!(state, "overdue" | "unknown") {
+                continue;
+            }
+            for same_request in [true, false] {
+                for event in [
+                    Event::Begin { same_request, owner: OWNER, lease: LEASE },
+                    Event::Withdraw { owner: OWNER },
+                    Event::Settle { fence: FENCE, outcome: &completed, ttl: None },
+                    Event::Settle { fence: FENCE, outcome: &retryable, ttl: None },
+                    Event::Resolve(&verdict),
+                    Event::LeaseCheck,
+                    Event::OwnerGone,
+                ] {
+                    let decision = decide(record.as_ref(), &event, NOW);
+                    assert!(decision != Decision::Insert, "{state}, {event:?}");
+                    if let Decision::Write(write) = decision {
+                        let begun = matches!(write.becomes, Becomes::Begun { .. });
+                        assert!(!begun, "{state}, {event:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_told_on_the_timeline() {
+        let completed = completed("x");
+        let settle = Event::Settle { fence: FENCE, outcome: &completed, ttl: Some(LEASE) };
+        let Decision::Write(write) = decide(Some(&in_progress()), &settle, NOW) else { panic!() };
+        assert_eq!(write.ttl, Some(LEASE), "the handler's own time to live is kept");
+        assert_eq!(write.what, Some(Happened::Settled(Standing::Completed, Some(200))));
+        let long = "é".repeat(1_000);
+        let records = records();
+        let [.., (_, unknown), _, _] = &records;
+        let verdict = Verdict { reason: long.as_str().into(), ..verdict(false) };
+        let Decision::Write(write) = decide(unknown.as_ref(), &Event::Resolve(&verdict), NOW)
+        else {
+            panic!()
+        };
+        let Some(Happened::Resolved(standing, judge, why)) = write.what else { panic!() };
+        assert_eq!((standing, judge), (Standing::FailedRetryable, Judge::Operator));
+        assert_eq!(&*why, &*reason(&long), "a reason is cut");
+    }
+
+    #[test]
+    fn absence_is_proof_only_where_the_route_says_so_and_after_its_time() {
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+        assert_eq!(Proof::absence(Absence::Inconclusive, minute, second), None);
+        assert_eq!(Proof::absence(Absence::Proof, second, minute), None);
+        assert!(Proof::absence(Absence::Proof, minute, minute).is_some());
+    }
+}

@@ -555,3 +555,157 @@ impl Lease {
         self.ttl = Some(ttl);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::machine::{Evidence, Proof};
+    use crate::record::{Doubt, Judge};
+
+    /// A store that breaks its contract: it has this record, and no swap of it ever wins.
+    struct Contrary {
+        record: Record,
+        asked: AtomicUsize,
+    }
+
+    impl Contrary {
+        fn answer<T>(&self, value: T) -> Result<Stamped<T>, StoreError> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            Ok(Stamped { now: self.record.created_at, value })
+        }
+    }
+
+    impl Store for Contrary {
+        async fn insert(&self, _: First) -> Result<Stamped<Inserted>, StoreError> {
+            self.answer(Inserted::Exists(self.record.clone()))
+        }
+
+        async fn load(&self, _: Id) -> Result<Stamped<Option<Record>>, StoreError> {
+            self.answer(Some(self.record.clone()))
+        }
+
+        async fn swap(&self, _: Record, _: Write) -> Result<Stamped<Swapped>, StoreError> {
+            self.answer(Swapped::Lost(Some(self.record.clone())))
+        }
+
+        async fn scan(&self, _: Query) -> Result<Stamped<Page>, StoreError> {
+            self.answer(Page::default())
+        }
+
+        async fn reap(&self, _: usize) -> Result<Stamped<usize>, StoreError> {
+            self.answer(0)
+        }
+    }
+
+    /// Runs what is never pending.
+    fn now<F: Future>(future: F) -> F::Output {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => panic!("the store answers at once"),
+        }
+    }
+
+    fn print(rules: u8) -> Fingerprint {
+        Fingerprint::from_parts(1, RulesId::from_bytes([rules; 8]), [rules; 32])
+    }
+
+    fn first() -> First {
+        let (scope, key) = (Scope::anonymous(), crate::key::Key::new("k").unwrap().digest());
+        First {
+            id: Id::of(&scope, &key),
+            scope,
+            key,
+            fingerprint: print(1),
+            about: About::default(),
+            ttl: Duration::from_secs(60),
+            lease: Duration::from_secs(60),
+            owner: 1,
+        }
+    }
+
+    /// The verbs over a contrary store whose record was written like this.
+    fn contrary(becomes: Becomes) -> Engine<Contrary> {
+        let at = Time::from_ms(1_000);
+        let write = Write { becomes, new_fence: false, what: None, ttl: None };
+        let record = write.onto(&first().record(at, 1), at, 2);
+        Engine::new(Contrary { record, asked: AtomicUsize::new(0) })
+    }
+
+    fn begin(engine: &Engine<Contrary>, prints: &dyn Prints) -> Result<Begun, StoreError> {
+        let first = first();
+        let (ttl, lease) = (first.ttl, first.lease);
+        let (scope, about) = (&first.scope, &first.about);
+        now(engine.begin(&Ask { scope, key: first.key, prints, about, ttl, lease, owner: 2 }))
+    }
+
+    fn is_broken(error: &StoreError, engine: &Engine<Contrary>) {
+        assert_eq!(error.kind(), StoreErrorKind::Broken);
+        assert!(engine.store().asked.load(Ordering::Relaxed) <= RACES_MAX + 1);
+    }
+
+    #[test]
+    fn verbs_give_up_on_a_store_on_which_nobody_ever_wins() {
+        let engine = contrary(Becomes::FailedRetryable);
+        is_broken(&begin(&engine, &print(1)).unwrap_err(), &engine);
+
+        let engine = contrary(Becomes::Same);
+        let mut lease = Lease::new(engine.store().record.clone(), Time::from_ms(1_000));
+        let length = Duration::from_secs(60);
+        is_broken(&now(engine.renew(&mut lease, length, length)).unwrap_err(), &engine);
+
+        let engine = contrary(Becomes::Same);
+        let unsettled = now(engine.settle(lease, &Outcome::Retryable(None))).unwrap_err();
+        is_broken(&unsettled.error, &engine);
+        assert!(unsettled.error.may_have_applied(), "nothing it says is to be relied on");
+        assert_eq!(unsettled.lease.fence(), engine.store().record.fence, "the lease comes back");
+
+        let engine = contrary(Becomes::Unknown(Doubt::Said));
+        let verdict = Verdict {
+            evidence: Evidence::NotExecuted(Proof::operator()),
+            judge: Judge::Operator,
+            reason: "r".into(),
+        };
+        is_broken(&now(engine.resolve(first().id, &verdict)).unwrap_err(), &engine);
+    }
+
+    #[test]
+    fn a_request_is_compared_under_the_rules_that_its_record_was_made_with() {
+        /// A request whose meaning is known under the rules 1 and 2.
+        struct Both;
+
+        impl Prints for Both {
+            fn current(&self) -> Fingerprint {
+                print(2)
+            }
+
+            fn under(&self, scheme: u8, rules: RulesId) -> Option<Fingerprint> {
+                let known = [print(1), print(2)];
+                known.into_iter().find(|print| (print.scheme(), print.rules()) == (scheme, rules))
+            }
+        }
+
+        let answer = Answer::NotKept { status: None, location: None };
+        let engine = contrary(Becomes::Completed(answer));
+        assert!(matches!(begin(&engine, &Both), Ok(Begun::Replay(..))));
+        assert!(matches!(begin(&engine, &print(1)), Ok(Begun::Replay(..))));
+        assert!(
+            matches!(begin(&engine, &print(2)), Ok(Begun::Mismatch)),
+            "its rules are not known"
+        );
+    }
+
+    #[test]
+    fn a_lease_tells_its_length_and_the_end_of_retention_from_the_grant() {
+        let granted_at = Time::from_ms(1_000);
+        let mut lease = Lease::new(first().record(granted_at, 1), granted_at);
+        assert_eq!(lease.length(), Duration::from_secs(60));
+        assert_eq!(lease.expires_at(), Time::from_ms(61_000));
+        lease.set_ttl(Duration::from_secs(5));
+        assert_eq!(lease.expires_at(), Time::from_ms(6_000));
+        assert_eq!((lease.attempt(), lease.fence(), lease.id()), (1, Fence(1), first().id));
+    }
+}

@@ -493,3 +493,178 @@ pub fn reason(text: &str) -> Box<str> {
     }
     text.get(..end).unwrap_or_default().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(3_600);
+    const LEASE: Duration = Duration::from_secs(60);
+
+    fn at(secs: u64) -> Time {
+        Time::from_ms(secs * 1_000)
+    }
+
+    fn begun() -> Record {
+        let (scope, key) = (Scope::anonymous(), crate::key::Key::new("k").unwrap().digest());
+        let rules = crate::fingerprint::RulesId::from_bytes([0; 8]);
+        First {
+            id: Id::of(&scope, &key),
+            scope,
+            key,
+            fingerprint: Fingerprint::from_parts(1, rules, [0; 32]),
+            about: About::default(),
+            ttl: TTL,
+            lease: LEASE,
+            owner: 7,
+        }
+        .record(at(100), 5)
+    }
+
+    fn write(becomes: Becomes) -> Write {
+        Write { becomes, new_fence: false, what: None, ttl: None }
+    }
+
+    fn answer() -> Answer {
+        Answer::NotKept { status: None, location: None }
+    }
+
+    #[test]
+    fn a_first_record_is_in_progress_under_its_own_fence() {
+        let record = begun();
+        assert_eq!((record.version, record.fence, record.attempts), (5, Fence(5), 1));
+        assert_eq!(record.lease_until(), Some(at(160)));
+        assert_eq!(record.expires_at(), None);
+        let birth = Moment { at: at(100), fence: Fence(5), what: Happened::Began };
+        assert_eq!(record.timeline, [birth]);
+    }
+
+    #[test]
+    fn only_settled_records_expire_and_they_do_so_at_their_time() {
+        for (becomes, expires) in [
+            (Becomes::Completed(answer()), true),
+            (Becomes::FailedRetryable, true),
+            (Becomes::Unknown(Doubt::Said), false),
+            (Becomes::Same, false),
+        ] {
+            let record = write(becomes).onto(&begun(), at(200), 6);
+            let end = at(200).plus(TTL);
+            assert_eq!(record.expires_at(), expires.then_some(end));
+            assert!(!record.is_expired(Time::from_ms(end.as_ms() - 1)));
+            assert_eq!(record.is_expired(end), expires);
+            assert_eq!(record.is_expired(Time::from_ms(u64::MAX)), expires);
+        }
+    }
+
+    #[test]
+    fn a_new_time_to_live_counts_for_the_write_that_brings_it() {
+        let change = Write { ttl: Some(TTL * 2), ..write(Becomes::FailedRetryable) };
+        let record = change.onto(&begun(), at(200), 6);
+        assert_eq!((record.ttl, record.expires_at()), (TTL * 2, Some(at(200).plus(TTL * 2))));
+    }
+
+    #[test]
+    fn a_takeover_counts_an_attempt_and_moves_the_fence_if_asked() {
+        let takeover =
+            Write { new_fence: true, ..write(Becomes::Begun { owner: 8, lease: LEASE }) };
+        let record = takeover.onto(&begun(), at(300), 9);
+        assert_eq!((record.version, record.fence, record.attempts), (9, Fence(9), 2));
+        let state = State::InProgress { owner: 8, begun_at: at(300), lease_until: at(360) };
+        assert_eq!(record.state, state);
+        assert_eq!(write(Becomes::Same).onto(&record, at(301), 10).fence, Fence(9));
+        let many = Record { attempts: u32::MAX, ..record };
+        assert_eq!(takeover.onto(&many, at(302), 11).attempts, u32::MAX);
+    }
+
+    #[test]
+    fn a_renewal_reaches_no_further_than_lease_max_after_the_begin() {
+        let renew = |lease_max| write(Becomes::Renewed { lease: LEASE, lease_max });
+        let record = renew(LEASE * 10).onto(&begun(), at(150), 6);
+        assert_eq!(record.lease_until(), Some(at(210)));
+        let record = renew(Duration::from_secs(70)).onto(&begun(), at(150), 6);
+        assert_eq!(record.lease_until(), Some(at(170)));
+    }
+
+    #[test]
+    fn a_record_that_is_not_what_it_was_taken_for_stays() {
+        let unknown = write(Becomes::Unknown(Doubt::Said)).onto(&begun(), at(150), 6);
+        let done = write(Becomes::Completed(answer())).onto(&begun(), at(150), 6);
+        let renewal = Becomes::Renewed { lease: LEASE, lease_max: LEASE };
+        for (record, becomes) in [
+            (&unknown, renewal.clone()),
+            (&done, renewal),
+            (&done, Becomes::LookedUp),
+            (&begun(), Becomes::LookedUp),
+            (&begun(), Becomes::Expired),
+            (&unknown, Becomes::Expired),
+        ] {
+            let next = write(becomes).onto(record, at(500), 7);
+            assert_eq!((&next.state, next.version), (&record.state, 7));
+        }
+    }
+
+    #[test]
+    fn an_ended_retention_keeps_the_answer_and_when_it_was_settled() {
+        let done = write(Becomes::Completed(answer())).onto(&begun(), at(150), 6);
+        let ended = write(Becomes::Expired).onto(&done, at(200), 7);
+        let state = State::Completed { answer: answer(), settled_at: at(150), expires_at: at(200) };
+        assert_eq!(ended.state, state);
+        assert!(ended.is_expired(at(200)));
+    }
+
+    #[test]
+    fn a_timeline_keeps_its_first_moment_and_its_last_ones() {
+        let mut record = begun();
+        for n in 0..100u64 {
+            let what = Some(Happened::Settled(Standing::Unknown, Some(n as u16)));
+            let change = Write { what, ..write(Becomes::Same) };
+            record = change.onto(&record, at(200 + n), 6 + n);
+            assert!(record.timeline.len() <= MOMENTS_MAX);
+        }
+        assert_eq!(record.timeline.len(), MOMENTS_MAX);
+        assert_eq!(record.timeline[0].what, Happened::Began);
+        let kept: Vec<Time> = record.timeline.iter().skip(1).map(|moment| moment.at).collect();
+        let last = (200 + 100 - (MOMENTS_MAX as u64 - 1))..(200 + 100);
+        assert_eq!(kept, last.map(at).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_write_without_a_moment_leaves_no_trace() {
+        let record = write(Becomes::Same).onto(&begun(), at(150), 6);
+        assert_eq!(record.timeline, begun().timeline);
+    }
+
+    #[test]
+    fn a_reason_is_cut_between_characters() {
+        assert_eq!(&*reason("short"), "short");
+        assert_eq!(&*reason(""), "");
+        assert_eq!(reason(&"x".repeat(REASON_BYTES_MAX + 1)).len(), REASON_BYTES_MAX);
+        // 500 is not a multiple of three, so the last character would be cut in two.
+        let cut = reason(&"漢".repeat(REASON_BYTES_MAX));
+        assert_eq!(cut.len(), REASON_BYTES_MAX - REASON_BYTES_MAX % 3);
+        assert!(cut.chars().all(|character| character == '漢'));
+        assert_eq!(reason(&"🦀".repeat(200)).len(), REASON_BYTES_MAX);
+    }
+
+    #[test]
+    fn every_standing_has_a_name_of_its_own() {
+        for standing in Standing::ALL {
+            assert_eq!(Standing::parse(standing.name()), Some(standing));
+        }
+        assert_eq!(Standing::parse("zombie"), None);
+    }
+
+    #[test]
+    fn an_outcome_tells_its_standing_and_status() {
+        let created = Some(StatusCode::CREATED);
+        let not_kept = Answer::NotKept { status: created, location: None };
+        for (outcome, standing, status) in [
+            (Outcome::Completed(not_kept), Standing::Completed, created),
+            (Outcome::Retryable(created), Standing::FailedRetryable, created),
+            (Outcome::Retryable(None), Standing::FailedRetryable, None),
+            (Outcome::Unknown(Doubt::Said), Standing::Unknown, None),
+        ] {
+            assert_eq!((outcome.standing(), outcome.status()), (standing, status));
+        }
+    }
+}

@@ -60,7 +60,8 @@ pub trait Store: Send + Sync + 'static {
     /// scan, page after page, is returned exactly once. The order is the store's own.
     fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> + Send;
 
-    /// Deletes at most `limit` records that are expired by the store's clock, and says how many.
+    /// Deletes the records that are expired by the store's clock, at most `limit` of them, and says
+    /// how many. Fewer than `limit` means that nothing was left but what others are deleting.
     /// Records in progress and unknown ones are never touched, at any age.
     fn reap(&self, limit: usize)
     -> impl Future<Output = Result<Stamped<usize>, StoreError>> + Send;

@@ -1,27 +1,37 @@
-//! Which measurement is asked for? One file per measurement; each prints a table of ratios.
+//! Which measurement is asked for? One file and one feature per measurement; each prints a table of ratios.
 //!
 //! A figure counts only as a ratio to a baseline in the same run: absolute figures wander with the machine.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a measurement is there to be printed")]
 
+#[cfg(feature = "fingerprint")]
 mod fingerprint;
+#[cfg(feature = "layer")]
+mod layer;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(any(feature = "fingerprint", feature = "layer", feature = "postgres"))]
 mod rounds;
+#[cfg(feature = "stores")]
+mod stores;
 
 use std::process::ExitCode;
 
-/// Name, what it measures, how.
-const BENCHES: &[(&str, &str, fn())] =
-    &[("fingerprint", "canonical fingerprint against serde_json_canonicalizer + sha2", fingerprint::run)];
-
 fn main() -> ExitCode {
-    let name = std::env::args().nth(1);
-    let Some((_, _, run)) = BENCHES.iter().find(|(known, _, _)| Some(*known) == name.as_deref()) else {
-        eprintln!("usage: bench NAME\n");
-        for (name, about, _) in BENCHES {
-            eprintln!("  {name:<14}{about}");
+    let name = std::env::args().nth(1).unwrap_or_default();
+    match name.as_str() {
+        #[cfg(feature = "fingerprint")]
+        "fingerprint" => fingerprint::run(),
+        #[cfg(feature = "layer")]
+        "layer" => layer::run(),
+        #[cfg(feature = "postgres")]
+        "postgres" => postgres::run(),
+        #[cfg(feature = "stores")]
+        "stores" => stores::run(),
+        _ => {
+            eprintln!("{name:?} is not built in; `cargo xtask bench` lists the measurements and builds the one it is asked for");
+            return ExitCode::FAILURE;
         }
-        return ExitCode::FAILURE;
-    };
-    run();
+    }
     ExitCode::SUCCESS
 }

@@ -5,6 +5,7 @@
 //! | [`memory`] | tests and trials | no | no |
 //! | `disk` (feature `disk`) | one machine; the default of the gateway | yes | no |
 
+pub mod any;
 pub mod clock;
 #[cfg(feature = "disk")]
 pub mod disk;

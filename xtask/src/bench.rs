@@ -4,7 +4,25 @@ use std::process::ExitCode;
 
 use crate::{Error, cargo, exit_of};
 
+/// Name and what it measures. Each is a feature of `benches/`, so that it builds only its own baselines.
+const BENCHES: &[(&str, &str)] = &[
+    ("fingerprint", "the canonical fingerprint against serde_json_canonicalizer + sha2"),
+    ("layer", "the layer over a memory store against the bare axum handler and axum-idempotent"),
+    ("stores", "the disk store against SQLite per operation, redb and fjall; growth, memory, reaping"),
+    ("postgres", "the PostgreSQL store against pooled single statements"),
+    ("gateway", "the gateway against a bare hyper proxy and nginx"),
+];
+
 pub(crate) fn run(arguments: &[&str]) -> Result<ExitCode, Error> {
-    let manifest = ["run", "--quiet", "--release", "--manifest-path", "benches/Cargo.toml", "--"];
-    exit_of(cargo().args(manifest).args(arguments))
+    let Some((name, _)) =
+        arguments.first().and_then(|asked| BENCHES.iter().find(|(name, _)| name == asked))
+    else {
+        eprintln!("usage: cargo xtask bench NAME\n");
+        for (name, about) in BENCHES {
+            eprintln!("  {name:<14}{about}");
+        }
+        return Ok(ExitCode::FAILURE);
+    };
+    let manifest = ["run", "--quiet", "--release", "--manifest-path", "benches/Cargo.toml"];
+    exit_of(cargo().args(manifest).args(["--features", name, "--"]).args(arguments))
 }

@@ -516,9 +516,10 @@ async fn a_replay_has_the_status_of_the_first_answer() {
 // A function decorator redid the work when the first run had timed out: its mark ended exactly then.
 #[tokio::test]
 async fn a_run_that_timed_out_is_not_redone() {
-    let lease = Duration::from_millis(20);
-    let stage = Stage::open(Policy { lease, lease_max: lease, ..Policy::default() }).await;
+    let lease_max = Duration::from_millis(20);
+    let stage = Stage::open(Policy { lease_max, ..Policy::default() }).await;
     stage.post("/slow", "k", "").await.refuses(504, "outcome_unknown");
+    stage.shop.began(1).await;
     stage.hand.advance(Duration::from_secs(60));
     stage.post("/slow", "k", "").await.refuses(409, "outcome_unknown");
     assert_eq!(stage.shop.runs(), 1);

@@ -41,10 +41,16 @@ use super::settle::{settle, withdraw};
 /// A lease is renewed this often before it ends, so that two renewals may fail.
 const RENEWALS_PER_LEASE: u32 = 3;
 
-/// A request that was read whole and may be begun.
-pub(super) struct Job<Svc> {
+/// A request as it came in, and the service that was made ready for it. It is large and handed from
+/// one future to the next, so it is kept in a box.
+pub(super) struct Arrived<Svc> {
     pub inner: Svc,
     pub parts: request::Parts,
+}
+
+/// A request that was read whole and may be begun.
+pub(super) struct Job<Svc> {
+    pub arrived: Box<Arrived<Svc>>,
     pub body: Bytes,
     pub trailers: Option<HeaderMap>,
     pub id: Id,
@@ -79,7 +85,7 @@ where
     let asked_at = Instant::now();
     let owner = case.room.owner();
     let begun = {
-        let (parts, body) = (&job.parts, &job.body);
+        let (parts, body) = (&job.arrived.parts, &job.body);
         let meaning = Meaning { settings: &case.settings, policy, parts, body, current: job.print };
         let ask = Ask {
             scope: &job.scope,
@@ -96,7 +102,8 @@ where
         Ok(Begun::Execute(lease)) => {
             let again = if lease.attempt() > 1 { Met::FailedRetry } else { Met::Created };
             report.met(again, job.key);
-            return Worked::Answered(execute(case, job, lease, asked_at).await);
+            // Boxed, because a replay would have to make room for it too.
+            return Worked::Answered(Box::pin(execute(case, job, lease, asked_at)).await);
         }
         Ok(Begun::InProgress(left)) => return Worked::Busy(left, Box::new(job)),
         Ok(Begun::Replay(Answer::Kept(stored), expires_at)) => {
@@ -120,7 +127,7 @@ where
         }
         Err(error) if case.may_run_unprotected(&error) => {
             report.met(Met::Unprotected, job.key);
-            return Worked::Answered(run_unprotected(job).await);
+            return Worked::Answered(Box::pin(run_unprotected(job)).await);
         }
         Err(error) => {
             report.met(Met::StoreError, job.key);
@@ -146,7 +153,8 @@ where
     B: HttpBody<Data = Bytes>,
     R: HttpBody<Data = Bytes>,
 {
-    let Job { mut inner, mut parts, body, trailers, id, key, .. } = job;
+    let Job { arrived, body, trailers, id, key, .. } = job;
+    let Arrived { mut inner, mut parts } = *arrived;
     let policy = &case.route.policy;
     let run = case.room.running.start(id, lease.fence());
     let deadline = asked_at + policy.lease_max;
@@ -209,7 +217,8 @@ where
     B: HttpBody<Data = Bytes>,
     R: HttpBody<Data = Bytes>,
 {
-    let Job { mut inner, parts, body, trailers, .. } = job;
+    let Job { arrived, body, trailers, .. } = job;
+    let Arrived { mut inner, parts } = *arrived;
     let response = inner.call(Request::from_parts(parts, Body::whole(body, trailers))).await?;
     let mut response = response.map(Body::passed);
     response.headers_mut().insert(UNPROTECTED, HeaderValue::from_static("store"));

@@ -33,7 +33,7 @@ use super::guarded::Guarded;
 use super::observe::{Observed, UNKEYED};
 use super::report::{Report, Reports};
 use super::request::{self, Asked, Meaning, judge};
-use super::run::{Job, Worked, work};
+use super::run::{Arrived, Job, Worked, work};
 use super::running::{Running, Seat};
 use super::settings::{RoutePolicy, Settings};
 use super::stubborn::Stubborn;
@@ -142,7 +142,10 @@ where
         let (settings, room) = (Arc::clone(&self.settings), Arc::clone(&self.room));
         let case = Arc::new(Case { settings, room, route, report });
         match is_observed {
-            false => ResponseFuture::guarded(guard(case, inner, parts, body, key)),
+            false => {
+                let arrived = Box::new(Arrived { inner, parts });
+                ResponseFuture::guarded(guard(case, arrived, body, key))
+            }
             true => ResponseFuture::guarded(observe(case, inner, parts, body, key)),
         }
     }
@@ -163,8 +166,7 @@ fn label<'a>(route: &'a RoutePolicy, parts: &'a Parts) -> &'a str {
 /// Answers a keyed request, one way or another.
 async fn guard<Svc, S, B, R>(
     case: Arc<Case<S>>,
-    inner: Svc,
-    parts: Parts,
+    arrived: Box<Arrived<Svc>>,
     body: B,
     key: Result<Key, Refusal>,
 ) -> Result<Response<Body<R>>, Svc::Error>
@@ -178,12 +180,12 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Send,
 {
-    let mut job = match admit(&case, inner, parts, body, key).await {
+    let mut job = match admit(&case, arrived, body, key).await {
         Ok(job) => job,
         Err(refusal) => return Ok(case.refuse(&refusal)),
     };
     let policy = &case.route.policy;
-    let patience = request::preferred_wait(&job.parts).unwrap_or(policy.wait_max);
+    let patience = request::preferred_wait(&job.arrived.parts).unwrap_or(policy.wait_max);
     let deadline = Instant::now() + patience.min(policy.wait_max);
     let (mut pause, mut was_woken) = (POLL_PAUSE, false);
     loop {
@@ -242,8 +244,7 @@ impl<S> Case<S> {
 /// Reads a request whole, and refuses what may not be begun. Nothing is written before its end.
 async fn admit<Svc, S, B>(
     case: &Case<S>,
-    inner: Svc,
-    parts: Parts,
+    arrived: Box<Arrived<Svc>>,
     body: B,
     key: Result<Key, Refusal>,
 ) -> Result<Job<Svc>, Refusal>
@@ -251,8 +252,8 @@ where
     S: Store,
     B: HttpBody<Data = Bytes>,
 {
-    let policy = &case.route.policy;
-    let (scope, key, id) = identify(case, &parts, key)?;
+    let (policy, parts) = (&case.route.policy, &arrived.parts);
+    let (scope, key, id) = identify(case, parts, key)?;
     if let Some(limiter) = &case.settings.limiter {
         limiter.admit(&scope, id)?;
     }
@@ -263,7 +264,7 @@ where
         Read::Late(_) => return Err(Refusal::BodyTimeout),
         Read::Broken(_) => return Err(Refusal::BodyBroken),
     };
-    let print = Meaning::new(&case.settings, policy, &parts, &body).current;
+    let print = Meaning::new(&case.settings, policy, parts, &body).current;
     if let Some(limiter) = &case.settings.limiter
         && limiter.counts_new_keys()
     {
@@ -275,9 +276,9 @@ where
     let about = About {
         method: parts.method.as_str().into(),
         route: case.report.label().into(),
-        path: request::path(&parts).into(),
+        path: request::path(parts).into(),
     };
-    Ok(Job { inner, parts, body, trailers, id, key, scope, print, about })
+    Ok(Job { arrived, body, trailers, id, key, scope, print, about })
 }
 
 /// Whose key it is, and what the record is called.

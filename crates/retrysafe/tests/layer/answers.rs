@@ -467,7 +467,7 @@ async fn retry_after_follows_what_is_usual_on_the_route() {
     let first = stage.begin(stage.request("/slow", "k", ""));
     stage.shop.began(2).await;
     // What was quick before is asked for again soon, not when the lease of a minute ends.
-    assert_eq!(stage.post("/slow", "k", "").await.retry_after(), 1);
+    assert!(stage.post("/slow", "k", "").await.retry_after() < 30);
     stage.shop.gate.add_permits(1);
     first.await.unwrap();
 }

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::Request;
+use http_body_util::BodyExt;
 use retrysafe::layer::IdempotencyLayer;
+use retrysafe::stores::clock::Clock;
+use retrysafe::stores::memory::MemoryStore;
 use retrysafe_core::policy::Policy;
 use retrysafe_core::record::{Happened, Standing};
 use retrysafe_core::store::StoreErrorKind;
+use retrysafe_core::time::Time;
 use tokio::sync::Semaphore;
 use tower::{Layer, ServiceExt};
 
@@ -81,30 +85,36 @@ async fn a_dead_store_is_not_asked_by_everybody() {
     assert_eq!(stage.shop.runs(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_while_the_handler_runs() {
-    let lease = Duration::from_millis(30);
-    let stage = Stage::open(Policy { lease, ..Policy::default() }).await;
-    let first = stage.begin(stage.request("/slow", "k", ""));
-    stage.shop.began(1).await;
-    let began = stage.records().await[0].lease_until().unwrap();
-    stage.hand.advance(Duration::from_millis(20));
-    let renewals = stage.store.swaps();
-    stage.store.asked(1, renewals + 2).await;
-    assert!(stage.records().await[0].lease_until().unwrap() > began);
-    stage.post("/slow", "k", "").await.refuses(409, "request_in_progress");
-    stage.shop.gate.add_permits(1);
-    assert_eq!(first.await.unwrap().status, 201);
-    assert_eq!(stage.shop.runs(), 1);
+    let (clock, hand) = Clock::manual(Time::from_ms(1_800_000_000_000));
+    let (store, shop) = (Faulty::new(MemoryStore::with_clock(clock)), Shop::new());
+    let service = IdempotencyLayer::new(store.clone()).layer(shelves(&shop));
+    let call = tokio::spawn(service.clone().oneshot(request("/slow")));
+    shop.began(1).await;
+    // A third of the lease of a minute goes by, and two thirds by the store's clock.
+    hand.advance(Duration::from_secs(40));
+    store.asked(1, 1).await;
+    hand.advance(Duration::from_secs(40));
+    let again = service.clone().oneshot(request("/slow")).await.unwrap();
+    let problem = again.into_body().collect().await.unwrap().to_bytes();
+    let problem = String::from_utf8_lossy(&problem);
+    assert!(problem.contains("request_in_progress"), "{problem}");
+    shop.gate.add_permits(1);
+    assert_eq!(call.await.unwrap().unwrap().status(), 201);
+    assert_eq!(shop.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_handler_that_outlives_its_time_is_answered_for_and_its_late_settle_counts() {
-    let lease = Duration::from_millis(40);
-    let stage = Stage::open(Policy { lease, lease_max: lease, ..Policy::default() }).await;
+    // A caller waits for no longer than `lease_max`; the record's own lease of a minute is over when
+    // the store's clock says so.
+    let lease_max = Duration::from_millis(40);
+    let stage = Stage::open(Policy { lease_max, ..Policy::default() }).await;
     let first = stage.post("/slow", "k", "").await;
     first.refuses(504, "outcome_unknown");
-    stage.hand.advance(lease);
+    stage.shop.began(1).await;
+    stage.hand.advance(Duration::from_secs(60));
     stage.post("/slow", "k", "").await.refuses(409, "outcome_unknown");
     assert_eq!(stage.standing().await, Standing::Unknown);
     stage.shop.gate.add_permits(1);

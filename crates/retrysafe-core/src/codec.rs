@@ -112,20 +112,77 @@ impl Record {
     }
 }
 
+impl Answer {
+    /// The answer of the record `of` as bytes by itself, for stores that keep answers apart.
+    ///
+    /// The checksum covers the record's name too: an answer that was exchanged for another
+    /// record's is damage, not a replay.
+    pub fn encode(&self, of: &Id) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + answer_len(self));
+        out.push(VERSION);
+        put_answer(&mut out, self);
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(of.as_bytes()), &out);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// The answer of the record `of` that these bytes are. A kept body is a slice of them.
+    ///
+    /// # Errors
+    ///
+    /// See [`DecodeError`]. Bytes of any content are safe to pass.
+    pub fn decode(of: &Id, bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
+        let bytes: Bytes = bytes.into();
+        let version = *bytes.first().ok_or(DecodeError::Checksum)?;
+        let fields = bytes.len().checked_sub(4).ok_or(DecodeError::Checksum)?;
+        let (body, checksum) = (bytes.slice(..fields), bytes.slice(fields..));
+        let found = crc32c::crc32c_append(crc32c::crc32c(of.as_bytes()), &body);
+        if found.to_le_bytes() != *checksum {
+            return Err(DecodeError::Checksum);
+        }
+        if version != VERSION {
+            return Err(DecodeError::UnknownVersion(version));
+        }
+        let mut from = Reader { bytes: body, at: 1 };
+        let answer = from.answer().ok_or(DecodeError::Malformed)?;
+        if from.at != fields { Err(DecodeError::Malformed) } else { Ok(answer) }
+    }
+}
+
+impl Happened {
+    /// What happened, as bytes without time and fence, for stores that fill those in themselves.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_happened(&mut out, self);
+        out
+    }
+
+    /// What these bytes say has happened.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Malformed`]. Bytes of any content are safe to pass.
+    pub fn decode(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
+        let mut from = Reader { bytes: bytes.into(), at: 0 };
+        let what = from.happened().ok_or(DecodeError::Malformed)?;
+        if from.at != from.bytes.len() { Err(DecodeError::Malformed) } else { Ok(what) }
+    }
+}
+
 fn body_len(state: &State) -> usize {
     match state {
-        State::Completed { answer: Answer::Kept(response), .. } => {
-            response.body.len()
-                + response
-                    .headers
-                    .iter()
-                    .map(|(n, v)| n.as_str().len() + v.len() + 4)
-                    .sum::<usize>()
+        State::Completed { answer, .. } => answer_len(answer),
+        State::InProgress { .. } | State::FailedRetryable { .. } | State::Unknown { .. } => 0,
+    }
+}
+
+fn answer_len(answer: &Answer) -> usize {
+    match answer {
+        Answer::Kept(response) => {
+            let header = |(n, v): &(HeaderName, HeaderValue)| n.as_str().len() + v.len() + 4;
+            response.body.len() + response.headers.iter().map(header).sum::<usize>()
         }
-        State::Completed { answer: Answer::NotKept { .. }, .. }
-        | State::InProgress { .. }
-        | State::FailedRetryable { .. }
-        | State::Unknown { .. } => 0,
+        Answer::NotKept { .. } => 0,
     }
 }
 
@@ -196,8 +253,12 @@ fn put_answer(out: &mut Vec<u8>, answer: &Answer) {
 fn put_moment(out: &mut Vec<u8>, moment: &Moment) {
     put(out, moment.at.as_ms());
     put(out, moment.fence.0);
+    put_happened(out, &moment.what);
+}
+
+fn put_happened(out: &mut Vec<u8>, what: &Happened) {
     let status = |status: &Option<u16>| u64::from(status.unwrap_or(0));
-    match &moment.what {
+    match what {
         Happened::Began => out.push(0),
         Happened::Settled(standing, code) => {
             out.extend([1, standing_byte(*standing)]);
@@ -323,7 +384,11 @@ impl Reader {
 
     fn moment(&mut self) -> Option<Moment> {
         let (at, fence) = (self.time()?, Fence(self.number()?));
-        let what = match self.byte()? {
+        Some(Moment { at, fence, what: self.happened()? })
+    }
+
+    fn happened(&mut self) -> Option<Happened> {
+        Some(match self.byte()? {
             0 => Happened::Began,
             1 => Happened::Settled(self.one_of(&Standing::ALL)?, self.code()?),
             2 => Happened::Doubted(self.one_of(&DOUBTS)?),
@@ -340,8 +405,7 @@ impl Reader {
             ),
             6 => Happened::Expired(self.text()?),
             _ => return None,
-        };
-        Some(Moment { at, fence, what })
+        })
     }
 
     fn byte(&mut self) -> Option<u8> {

@@ -1,0 +1,290 @@
+//! Is this a server that can keep the promise?
+//!
+//! Every connection is verified before it is used, the hundredth as strictly as the first: a server
+//! may have been restarted with other settings, restored from a copy, or demoted meanwhile. Nothing
+//! is left behind in a session, so that a pooler may hand every transaction to another backend: each
+//! transaction says anew how it waits and how it commits, and no statement is prepared by name.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use retrysafe_core::store::{StoreError, StoreErrorKind};
+use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
+
+use super::columns::Column;
+use super::settings::{Settings, Tls};
+use super::tls;
+
+/// The oldest server whose functions we use: `ATTACH PARTITION` without a strong lock, timeouts per
+/// statement of a batch.
+const SERVER_VERSION_MIN: i32 = 130_000;
+
+/// Why a server is refused, or cannot be reached.
+#[derive(Debug)]
+pub struct ConnectError {
+    pub(super) what: String,
+    pub(super) source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl ConnectError {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), source: None }
+    }
+
+    pub(super) fn because(
+        what: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { what: what.into(), source: Some(source.into()) }
+    }
+}
+
+impl std::fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)?;
+        // A driver's error says little; what it rests on says more.
+        let mut cause = self.source.as_deref().map(|source| source as &dyn std::error::Error);
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as _)
+    }
+}
+
+/// Which server it was so far. A connection to another one, or to an older life of the same one, is
+/// refused: a former primary that still answers would hand out leases that nobody else sees.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    system: std::sync::OnceLock<String>,
+    timeline: AtomicU32,
+}
+
+/// One verified connection.
+pub(super) struct Wire {
+    pub(super) client: Client,
+    /// How many warnings the server has sent. There are none in what we do, except for one: "the
+    /// wait for the standby was cancelled".
+    pub(super) warnings: Arc<AtomicU64>,
+    /// What opens a transaction of ours.
+    pub(super) begin: String,
+    driver: tokio::task::AbortHandle,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // A connection that is given up while it waits must not hold its socket until the server
+        // deigns to answer.
+        self.driver.abort();
+    }
+}
+
+impl Wire {
+    /// Connects without asking what the server is. For migrations, which come before verification.
+    pub(super) async fn open(settings: &Settings) -> Result<Self, ConnectError> {
+        let connect = async {
+            match &settings.tls {
+                Tls::Off => Self::start(settings, NoTls).await,
+                Tls::Verified(roots) => {
+                    let connector = tls::connector(roots.as_deref())?;
+                    Self::start(settings, connector).await
+                }
+            }
+        };
+        match tokio::time::timeout(settings.connect_within, connect).await {
+            Ok(wire) => wire,
+            Err(_) => Err(ConnectError::new("the server does not answer in time")),
+        }
+    }
+
+    /// Connects, and refuses a server that cannot keep the promise.
+    pub(super) async fn verified(
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<Self, ConnectError> {
+        let mut wire = Self::open(settings).await?;
+        let check = wire.verify(settings, identity);
+        match tokio::time::timeout(settings.connect_within, check).await {
+            Ok(Ok(begin)) => wire.begin = begin,
+            Ok(Err(refused)) => return Err(refused),
+            Err(_) => return Err(ConnectError::new("the server does not answer in time")),
+        }
+        Ok(wire)
+    }
+
+    async fn start<T>(settings: &Settings, tls: T) -> Result<Self, ConnectError>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::TlsConnect: TlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
+        let (client, connection) = settings
+            .config
+            .connect(tls)
+            .await
+            .map_err(|error| ConnectError::because("cannot connect to PostgreSQL", error))?;
+        let warnings = Arc::new(AtomicU64::new(0));
+        let driver = tokio::spawn(drive(connection, Arc::clone(&warnings))).abort_handle();
+        Ok(Self { client, warnings, begin: String::new(), driver })
+    }
+
+    async fn verify(
+        &self,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<String, ConnectError> {
+        let asked = self.client.query_typed_one(include_str!("sql/server.sql"), &[]).await;
+        let row =
+            asked.map_err(|error| ConnectError::because("cannot ask the server's settings", error))?;
+        let told = |error| ConnectError::because("the server's settings cannot be read", error);
+        let version: i32 = row.try_get(0).map_err(told)?;
+        if version < SERVER_VERSION_MIN {
+            return Err(ConnectError::new("PostgreSQL 13 or newer is needed"));
+        }
+        if row.try_get(1).map_err(told)? {
+            return Err(ConnectError::new(
+                "this server is a standby: it cannot be written to. Name the primary, or all hosts \
+                 with target_session_attrs=read-write",
+            ));
+        }
+        if row.try_get::<_, &str>(2).map_err(told)? != "on" {
+            return Err(ConnectError::new(
+                "fsync is off: a crash of the server would forget what was promised. Set fsync = on",
+            ));
+        }
+        let sync = match row.try_get(3).map_err(told)? {
+            "off" => {
+                return Err(ConnectError::new(
+                    "synchronous_commit is off for this database, role or connection: a crash would \
+                     forget what was promised. Set synchronous_commit = on",
+                ));
+            }
+            "remote_apply" => "remote_apply",
+            _ => "on",
+        };
+        if let Some(tables) = row.try_get::<_, Option<&str>>(6).map_err(told)? {
+            return Err(ConnectError::new(format!(
+                "unlogged tables are emptied by a crash: ALTER TABLE ... SET LOGGED for {tables}"
+            )));
+        }
+        let timeline = row.try_get::<_, Option<&str>>(5).map_err(told)?;
+        let timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        identity.admit(row.try_get(4).map_err(told)?, timeline)?;
+        Ok(settings.begin(sync))
+    }
+
+    /// Runs one of our statements.
+    pub(super) async fn query(
+        &self,
+        sql: &str,
+        columns: &[Column],
+    ) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
+        let parameters: Vec<_> = columns.iter().map(Column::parameter).collect();
+        self.client.query_typed(sql, &parameters).await
+    }
+
+    pub(super) fn warned(&self) -> u64 {
+        self.warnings.load(Ordering::Acquire)
+    }
+}
+
+impl Identity {
+    fn admit(&self, system: &str, timeline: u32) -> Result<(), ConnectError> {
+        if self.system.get_or_init(|| system.to_owned()) != system {
+            return Err(ConnectError::new(
+                "this is another database cluster than before: its records are not ours",
+            ));
+        }
+        let seen = self.timeline.fetch_max(timeline, Ordering::AcqRel);
+        if timeline < seen {
+            return Err(ConnectError::new(format!(
+                "this server is on timeline {timeline}, and a later one ({seen}) was seen: it is a \
+                 former primary"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Moves the connection's bytes and counts its warnings until it ends.
+async fn drive<S, T>(mut connection: Connection<S, T>, warnings: Arc<AtomicU64>)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+        match message {
+            Ok(AsyncMessage::Notice(notice)) => {
+                // The message itself is in the server's language; its severity is not.
+                if notice.parsed_severity() == Some(Severity::Warning) {
+                    warnings.fetch_add(1, Ordering::AcqRel);
+                    tracing::warn!(code = notice.code().code(), "{}", notice.message());
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the connection to PostgreSQL ended");
+                return;
+            }
+        }
+    }
+}
+
+/// What an error of a statement says about its transaction.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The server refused the statement and went on: its transaction is rolled back.
+    Refused(SqlState),
+    /// The connection ended, or the server did: nobody can tell.
+    Lost,
+}
+
+impl Fault {
+    pub(super) fn of(error: &tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            // FATAL and PANIC end the connection. A backend that is told to end while it waits for
+            // the standby says FATAL after it has committed.
+            Some(refusal) if refusal.parsed_severity() == Some(Severity::Error) => {
+                Self::Refused(refusal.code().clone())
+            }
+            Some(_) | None => Self::Lost,
+        }
+    }
+
+    /// Whether the same statement may well succeed a moment later.
+    pub(super) fn is_passing(code: &SqlState) -> bool {
+        [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::LOCK_NOT_AVAILABLE,
+            SqlState::QUERY_CANCELED,
+            SqlState::IN_FAILED_SQL_TRANSACTION,
+            SqlState::TOO_MANY_CONNECTIONS,
+            SqlState::READ_ONLY_SQL_TRANSACTION,
+            SqlState::OBJECT_IN_USE,
+        ]
+        .contains(code)
+    }
+
+    /// The failure as a store tells it, when nothing was written.
+    pub(super) fn refusal(code: &SqlState) -> StoreError {
+        let kind = match *code == SqlState::DISK_FULL {
+            true => StoreErrorKind::Full,
+            false => StoreErrorKind::Unavailable,
+        };
+        StoreError::not_applied(kind).because(format!("PostgreSQL refused it: {}", code.code()))
+    }
+}
+
+/// The longest pause between two attempts to connect.
+pub(super) const RECONNECT_MAX: Duration = Duration::from_millis(500);

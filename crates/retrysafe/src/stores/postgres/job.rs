@@ -1,0 +1,106 @@
+//! What is one operation on its way to the server?
+//!
+//! A [`Job`] carries the question, where the answer goes, and how far it has come. The last matters
+//! when the caller's patience ends: a job that was never sent surely changed nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use retrysafe_core::record::{First, Record, Write};
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::{Inserted, Stamped, StoreError, Swapped};
+use tokio::sync::oneshot;
+
+use super::columns;
+
+/// What is asked. Boxed, because a queue of them moves.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Insert(Box<First>),
+    Swap(Box<(Record, Write)>),
+    Load(Id),
+}
+
+/// What is answered.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Inserted(Stamped<Inserted>),
+    Swapped(Stamped<Swapped>),
+    Loaded(Stamped<Option<Record>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) ask: Ask,
+    pub(super) ticket: Arc<Ticket>,
+    reply: oneshot::Sender<Result<Reply, StoreError>>,
+    /// It failed in company; from now on it goes by itself, so that it can only fail itself.
+    pub(super) alone: bool,
+    /// It was sent and nobody knows what became of it: read back before anything else.
+    pub(super) doubtful: bool,
+    /// How often it was refused for a passing reason.
+    pub(super) refusals: u32,
+}
+
+/// Whether a job was sent. Shared with the caller, who may give up; whoever is first decides.
+#[derive(Debug, Default)]
+pub(super) struct Ticket(AtomicU8);
+
+const QUEUED: u8 = 0;
+const SENT: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl Ticket {
+    /// Marks the job as sent, unless its caller has given up.
+    pub(super) fn send(&self) -> bool {
+        match self.0.compare_exchange(QUEUED, SENT, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(was) => was == SENT,
+        }
+    }
+
+    /// Gives up. True if the job was never sent and never will be.
+    pub(super) fn give_up(&self) -> bool {
+        match self.0.compare_exchange(QUEUED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(was) => was == GIVEN_UP,
+        }
+    }
+}
+
+impl Job {
+    pub(super) fn new(
+        ask: Ask,
+        ticket: Arc<Ticket>,
+        reply: oneshot::Sender<Result<Reply, StoreError>>,
+    ) -> Self {
+        Self { ask, ticket, reply, alone: false, doubtful: false, refusals: 0 }
+    }
+
+    pub(super) fn id(&self) -> Id {
+        match &self.ask {
+            Ask::Insert(first) => first.id,
+            Ask::Swap(swap) => swap.0.id,
+            Ask::Load(id) => *id,
+        }
+    }
+
+    /// About how many bytes it sends.
+    pub(super) fn size(&self) -> usize {
+        match &self.ask {
+            Ask::Insert(_) => 512,
+            Ask::Swap(swap) => columns::size(&swap.1),
+            Ask::Load(_) => 32,
+        }
+    }
+
+    /// Whether the caller has given up. Nothing is sent for it any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    pub(super) fn answer(self, answer: Result<Reply, StoreError>) {
+        // A caller that has gone does not need to know.
+        let _ = self.reply.send(answer);
+    }
+}

@@ -1,0 +1,182 @@
+//! How do many operations share one flush?
+//!
+//! A lane is one task with one connection. It takes whatever has queued up while the last batch was
+//! under way, sends it as one transaction, and answers when that is durable. There is no timer: a
+//! lone operation goes out at once, and the longer a flush takes the more share the next.
+//!
+//! A key always takes the same lane, so two operations on one key never meet on two connections of
+//! one process. A batch holds one operation per key, sorted by key, so that batches of several
+//! processes take their locks in one order.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use retrysafe_core::scope::Id;
+use tokio::sync::mpsc;
+
+use super::connect::{Identity, RECONNECT_MAX, Wire};
+use super::job::{Ask, Job};
+use super::settings::Settings;
+
+/// The most operations in one batch. Larger ones gain little and make everybody in them wait longer.
+const BATCH_MAX: usize = 256;
+
+/// The most bytes of one batch, so that a few large answers do not hold up many small ones.
+const BATCH_BYTES_MAX: usize = 2 << 20;
+
+/// How many jobs may wait for one lane. More would wait longer than their callers do.
+pub(super) const QUEUE_MAX: usize = 8_192;
+
+/// What all lanes of one store share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) identity: Identity,
+    /// A wait for the standby was cancelled: nothing may be read or written before one was not.
+    pub(super) barrier: AtomicBool,
+}
+
+pub(super) struct Lane {
+    pub(super) shared: Arc<Shared>,
+    queue: mpsc::Receiver<Job>,
+    /// For jobs that come back after a pause. Weak, so that the lane ends with the store.
+    pub(super) back: mpsc::WeakSender<Job>,
+    pub(super) wire: Option<Wire>,
+    /// Jobs taken from the queue that did not fit into a batch.
+    pub(super) waiting: VecDeque<Job>,
+}
+
+/// Jobs that go out together.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// One per id, sorted.
+    pub(super) jobs: Vec<Job>,
+    /// Inserts of an id that is in the batch already: they find what the first of them leaves.
+    pub(super) followers: HashMap<Id, Vec<Job>>,
+}
+
+impl Lane {
+    /// Starts a lane over a connection that is there already.
+    pub(super) fn start(shared: Arc<Shared>, wire: Wire) -> mpsc::Sender<Job> {
+        let (sender, queue) = mpsc::channel(QUEUE_MAX);
+        let back = sender.downgrade();
+        let lane = Self { shared, queue, back, wire: Some(wire), waiting: VecDeque::new() };
+        tokio::spawn(lane.run());
+        sender
+    }
+
+    async fn run(mut self) {
+        while self.fill().await {
+            let batch = self.take_batch();
+            if !batch.jobs.is_empty() && self.connect().await {
+                self.carry(batch).await;
+            }
+        }
+    }
+
+    /// Waits for something to do. False when the store is gone and everything is answered.
+    async fn fill(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            match self.queue.recv().await {
+                Some(job) => self.waiting.push_back(job),
+                None => return false,
+            }
+        }
+        while self.waiting.len() < BATCH_MAX {
+            match self.queue.try_recv() {
+                Ok(job) => self.waiting.push_back(job),
+                Err(_) => break,
+            }
+        }
+        true
+    }
+
+    fn take_batch(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        let (mut ids, mut inserts, mut bytes) = (HashSet::new(), HashSet::new(), 0);
+        let mut left = VecDeque::new();
+        for job in self.waiting.drain(..) {
+            if job.is_abandoned() {
+                continue;
+            }
+            let id = job.id();
+            let goes_alone = batch.jobs.first().is_some_and(|first| first.alone);
+            let is_insert = matches!(job.ask, Ask::Insert(_));
+            if batch.jobs.is_empty() {
+                (bytes, _) = (job.size(), ids.insert(id));
+                if is_insert && !job.alone {
+                    inserts.insert(id);
+                }
+                batch.jobs.push(job);
+            } else if goes_alone || job.alone || batch.jobs.len() >= BATCH_MAX {
+                ids.insert(id);
+                inserts.remove(&id);
+                left.push_back(job);
+            } else if is_insert && inserts.contains(&id) {
+                batch.followers.entry(id).or_default().push(job);
+            } else if !ids.insert(id) || bytes + job.size() > BATCH_BYTES_MAX {
+                // What comes later for this id must stay behind what stays here.
+                inserts.remove(&id);
+                left.push_back(job);
+            } else {
+                bytes += job.size();
+                if is_insert {
+                    inserts.insert(id);
+                }
+                batch.jobs.push(job);
+            }
+        }
+        self.waiting = left;
+        batch.jobs.sort_by_key(Job::id);
+        batch
+    }
+
+    /// Sees to a verified connection. False if the batch's callers have all given up meanwhile, or
+    /// the store is gone; their jobs were never sent.
+    async fn connect(&mut self) -> bool {
+        let mut pause = Duration::from_millis(5);
+        loop {
+            if self.wire.as_ref().is_none_or(|wire| wire.client.is_closed()) {
+                self.wire = None;
+                match Wire::verified(&self.shared.settings, &self.shared.identity).await {
+                    Ok(wire) => self.wire = Some(wire),
+                    Err(error) => tracing::warn!(%error, "no connection to PostgreSQL"),
+                }
+            }
+            if self.wire.is_some() && self.pass_barrier().await {
+                return true;
+            }
+            if self.back.upgrade().is_none() {
+                return false;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RECONNECT_MAX);
+        }
+    }
+
+    /// After a cancelled wait for the standby, commits once and waits in full: what was committed
+    /// before has then arrived too. Until then nothing is read, because it might not be there after
+    /// a fail-over, and nothing is written.
+    async fn pass_barrier(&mut self) -> bool {
+        if !self.shared.barrier.load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(wire) = &self.wire else { return false };
+        let warned = wire.warned();
+        let barrier = format!("{} {}; COMMIT", wire.begin, include_str!("sql/barrier.sql").trim());
+        let waited =
+            tokio::time::timeout(self.shared.settings.deadline, wire.client.batch_execute(&barrier));
+        match waited.await {
+            Ok(Ok(())) if wire.warned() == warned => {
+                self.shared.barrier.store(false, Ordering::Release);
+                true
+            }
+            Ok(Ok(()) | Err(_)) | Err(_) => {
+                self.wire = None;
+                false
+            }
+        }
+    }
+}

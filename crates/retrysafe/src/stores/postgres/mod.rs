@@ -1,0 +1,223 @@
+//! How are records kept in PostgreSQL?
+//!
+//! The reference store: many gateways, many processes of an application, one truth, and a record that
+//! commits together with the application's own data.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use retrysafe::core::Engine;
+//! use retrysafe::stores::postgres::PostgresStore;
+//!
+//! let store = PostgresStore::connect("postgres://app@db.internal/payments").await?;
+//! let engine = Engine::new(store);
+//! # let _ = engine;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! * [`settings`](self#the-url) of the URL, and what a server must be like, are checked on every
+//!   connection; see [`ConnectError`].
+//! * Writes of one process share transactions, two at a time; see `lane`.
+//! * A write whose answer was lost is read back; see `readback`.
+//! * With the feature `sqlx`, [`tx`] begins and settles inside the application's transaction.
+//!
+//! # The URL
+//!
+//! `postgres://user:password@host/database?…` with the parameters of libpq that the driver knows,
+//! several hosts and `target_session_attrs=read-write` among them, and these: `deadline=5s`,
+//! `expiry=delete|keep`, `audit_days=90`, `migrate=auto|off`, `sslmode=disable|verify-full`,
+//! `sslrootcert=…`. A connection off this machine is encrypted and verified unless it is disabled.
+//!
+//! # What it needs
+//!
+//! PostgreSQL 13 or newer, `fsync` and `synchronous_commit` on, a primary. A pooler in transaction
+//! mode may stand in between: no session state is used, and no statement is prepared by name.
+//!
+//! The driver here is `tokio-postgres`, while applications mostly hold `sqlx` transactions. Two things
+//! decide it: it shows the server's warnings, without which a cancelled wait for the standby would
+//! look like a success, and it sends a statement, its parameters and the commit without waiting in
+//! between and without a named statement.
+
+mod carry;
+mod columns;
+mod connect;
+mod hint;
+mod job;
+mod lane;
+mod migrate;
+mod readback;
+mod row;
+mod settings;
+mod tls;
+#[cfg(feature = "sqlx")]
+pub mod tx;
+mod upkeep;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+pub use connect::ConnectError;
+pub use migrate::{migrate, script};
+pub use settings::Expiry;
+
+use connect::{Identity, Wire};
+use hint::Hint;
+use job::{Ask, Job, Reply, Ticket};
+use lane::{Lane, Shared};
+use retrysafe_core::record::{First, Record, Standing, Write};
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::{
+    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+};
+use settings::Settings;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::Instant;
+
+/// How many connections carry writes. One flushes while the other fills; a third gained nothing.
+const WRITERS: usize = 2;
+
+/// A store of records in PostgreSQL. Clones share their connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    writers: [mpsc::Sender<Job>; WRITERS],
+    reader: mpsc::Sender<Job>,
+    /// For scans and reaping, which nobody waits for in a hurry.
+    upkeep: Mutex<Option<Wire>>,
+    hint: Hint,
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the URL: it holds a password.
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Connects, verifies the server, and brings the schema up to date unless the URL says
+    /// `migrate=off`.
+    ///
+    /// # Errors
+    ///
+    /// If the URL makes no sense, the server is out of reach, or it cannot keep the promise.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        let settings = Settings::parse(url)?;
+        let may_migrate = settings.migrate;
+        let shared = Arc::new(Shared {
+            settings,
+            identity: Identity::default(),
+            barrier: AtomicBool::new(false),
+        });
+        let wire = || Wire::verified(&shared.settings, &shared.identity);
+        let first = wire().await?;
+        migrate::ensure(&first, may_migrate).await?;
+        // Verified once more: only now can its tables be looked at.
+        drop(first);
+        let (one, two, three) = (wire().await?, wire().await?, wire().await?);
+        let start = |wire| Lane::start(Arc::clone(&shared), wire);
+        let (writers, reader) = ([start(one), start(two)], start(three));
+        let inner =
+            Inner { shared, writers, reader, upkeep: Mutex::new(None), hint: Hint::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    fn writer(&self, id: &Id) -> &mpsc::Sender<Job> {
+        let [one, two] = &self.inner.writers;
+        // The last byte: the first ones sort the batches.
+        match id.as_bytes().last().is_some_and(|byte| byte & 1 == 1) {
+            true => two,
+            false => one,
+        }
+    }
+
+    /// Sends a job and waits for its answer, up to the deadline.
+    async fn ask(&self, lane: &mpsc::Sender<Job>, ask: Ask) -> Result<Reply, StoreError> {
+        let deadline = Instant::now() + self.inner.shared.settings.deadline;
+        let (ticket, (reply, answer)) = (Arc::new(Ticket::default()), oneshot::channel());
+        let is_read = matches!(ask, Ask::Load(_));
+        let job = Job::new(ask, Arc::clone(&ticket), reply);
+        let late = || StoreError::not_applied(StoreErrorKind::Unavailable).because("too slow");
+        match tokio::time::timeout_at(deadline, lane.send(job)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(StoreError::not_applied(StoreErrorKind::Unavailable)),
+            Err(_) => return Err(late()),
+        }
+        match tokio::time::timeout_at(deadline, answer).await {
+            Ok(Ok(answer)) => answer,
+            // The lane is gone, or time is up. What was never sent was not applied.
+            Ok(Err(_)) | Err(_) if is_read || ticket.give_up() => Err(late()),
+            Ok(Err(_)) | Err(_) => {
+                Err(StoreError::maybe_applied(StoreErrorKind::Unavailable).because("too slow"))
+            }
+        }
+    }
+}
+
+impl Store for PostgresStore {
+    async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
+        let first = row::storable(first);
+        let id = first.id;
+        if self.inner.hint.is_likely_settled(&id) {
+            let Stamped { now, value } = self.load(id).await?;
+            if let Some(record) = value.filter(|record| !record.is_expired(now)) {
+                return Ok(Stamped { now, value: Inserted::Exists(record) });
+            }
+        }
+        match self.ask(self.writer(&id), Ask::Insert(Box::new(first))).await? {
+            Reply::Inserted(answer) => {
+                if let Inserted::Exists(record) = &answer.value {
+                    self.inner.hint.note(record);
+                }
+                Ok(answer)
+            }
+            Reply::Swapped(_) | Reply::Loaded(_) => Err(broken()),
+        }
+    }
+
+    async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
+        match self.ask(&self.inner.reader, Ask::Load(id)).await? {
+            Reply::Loaded(answer) => Ok(answer),
+            Reply::Inserted(_) | Reply::Swapped(_) => Err(broken()),
+        }
+    }
+
+    async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
+        let id = from.id;
+        match self.ask(self.writer(&id), Ask::Swap(Box::new((from, write)))).await? {
+            Reply::Swapped(answer) => {
+                if let Swapped::Done(record) = &answer.value {
+                    self.inner.hint.note(record);
+                }
+                Ok(answer)
+            }
+            Reply::Inserted(_) | Reply::Loaded(_) => Err(broken()),
+        }
+    }
+
+    async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        self.scan_page(query).await
+    }
+
+    async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
+        self.reap_some(limit).await
+    }
+}
+
+fn broken() -> StoreError {
+    StoreError::maybe_applied(StoreErrorKind::Broken)
+}
+
+/// Standings by the number they are stored as.
+fn standing_number(standing: Standing) -> i16 {
+    match standing {
+        Standing::InProgress => 0,
+        Standing::Completed => 1,
+        Standing::FailedRetryable => 2,
+        Standing::Unknown => 3,
+    }
+}

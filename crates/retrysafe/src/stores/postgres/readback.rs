@@ -1,0 +1,79 @@
+//! Was it applied?
+//!
+//! A connection that ends between a commit and its answer leaves a write in doubt. What is stored
+//! decides: an insert is recognised by its owner's random number, a swap by being exactly what it
+//! would have made of the record that it was read from.
+
+use retrysafe_core::record::{Record, State, Write};
+use retrysafe_core::store::{Inserted, Stamped, Swapped};
+use retrysafe_core::time::Time;
+
+use super::job::{Ask, Reply};
+
+/// What a look at the record says about a write in doubt.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// This is its answer.
+    Decided(Reply),
+    /// The record is as it was before the write: the write may go again.
+    StillToDo,
+    /// What is there cannot be read.
+    Damaged(String),
+}
+
+/// Judges a write in doubt by the record that is there now, if there is one.
+pub(super) fn judge(
+    ask: &Ask,
+    current: Option<Result<&Record, &str>>,
+    now: Time,
+) -> Verdict {
+    let current = match current {
+        Some(Ok(record)) => Some(record),
+        Some(Err(what)) => return Verdict::Damaged(what.to_owned()),
+        None => None,
+    };
+    match ask {
+        Ask::Insert(first) => match current.filter(|record| !record.is_expired(now)) {
+            None => Verdict::StillToDo,
+            Some(record) => {
+                let is_mine = record.attempts == 1
+                    && matches!(record.state, State::InProgress { owner, .. } if owner == first.owner);
+                let value = match is_mine {
+                    true => Inserted::New(record.clone()),
+                    false => Inserted::Exists(record.clone()),
+                };
+                Verdict::Decided(Reply::Inserted(Stamped { now, value }))
+            }
+        },
+        Ask::Swap(swap) => {
+            let (from, write) = &**swap;
+            let value = match current {
+                Some(record) if record.version == from.version => return Verdict::StillToDo,
+                Some(record) if is_made_by(record, from, write) => Swapped::Done(record.clone()),
+                Some(record) => Swapped::Lost(Some(record.clone())),
+                None => Swapped::Lost(None),
+            };
+            Verdict::Decided(Reply::Swapped(Stamped { now, value }))
+        }
+        Ask::Load(_) => Verdict::StillToDo,
+    }
+}
+
+/// Whether `record` is what `write` makes of `from` at some moment. Two writers that would have made
+/// the very same record are both told that they did: nothing they do next depends on which one it was.
+fn is_made_by(record: &Record, from: &Record, write: &Write) -> bool {
+    let moments = match &record.state {
+        State::InProgress { begun_at, .. } => [Some(*begun_at), None],
+        State::Completed { settled_at, expires_at, .. }
+        | State::FailedRetryable { settled_at, expires_at } => {
+            [Some(*settled_at), Some(*expires_at)]
+        }
+        State::Unknown { since, .. } => [Some(*since), None],
+    };
+    let told = record.timeline.last().map(|moment| moment.at);
+    moments
+        .into_iter()
+        .chain([told])
+        .flatten()
+        .any(|at| write.onto(from, at, record.version) == *record)
+}

@@ -1,0 +1,1 @@
+UPDATE retrysafe.barrier SET at = retrysafe.now_ms()

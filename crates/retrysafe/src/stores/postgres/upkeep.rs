@@ -1,0 +1,174 @@
+//! How are many records read, and expired ones removed?
+//!
+//! Both use a connection of their own, one at a time, so that a sweep of a large table never stands
+//! in the way of a request.
+
+use std::time::Duration;
+
+use retrysafe_core::scope::Id;
+use retrysafe_core::store::{
+    Cursor, Page, Query, Stamped, StoreError, StoreErrorKind,
+};
+use tokio_postgres::types::Type;
+
+use super::connect::{Fault, Wire};
+use super::row::{Cells as _, Row, ms, time};
+use super::settings::Expiry;
+use super::{PostgresStore, standing_number};
+
+/// How many bytes of answers one page may hold. A page ends early rather than fill the memory.
+const PAGE_BYTES_MAX: i64 = 16 << 20;
+
+/// How many records one transaction of the reaper removes. It holds their locks for as long as it
+/// takes, and an insert over an expired record waits for it.
+const REAP_MAX: usize = 500;
+
+/// How many partitions one reap drops at the most.
+const DROPS_MAX: usize = 4;
+
+/// How long a page of a scan may take, as a multiple of the deadline of a request.
+const PATIENCE: u32 = 6;
+
+impl PostgresStore {
+    pub(super) async fn scan_page(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        let limit = i64::try_from(query.page_len()).unwrap_or(i64::MAX);
+        let after = query.after.map(|cursor| cursor.0).unwrap_or_default();
+        let filter = &query.filter;
+        let standing = filter.standing.map(standing_number);
+        let scope = filter.scope.as_ref().map(|scope| scope.as_bytes());
+        let key = filter.key.as_ref().map(|key| &key.as_bytes()[..]);
+        let route = filter.route.as_deref();
+        let before = filter.created_before.map(ms);
+        let rows = self
+            .with_wire(async |wire| {
+                wire.client
+                    .query_typed(include_str!("sql/scan.sql"), &[
+                        (&after, Type::BYTEA),
+                        (&standing, Type::INT2),
+                        (&filter.lease_over, Type::BOOL),
+                        (&scope, Type::BYTEA),
+                        (&route, Type::TEXT),
+                        (&key, Type::BYTEA),
+                        (&before, Type::INT8),
+                        (&limit, Type::INT8),
+                        (&PAGE_BYTES_MAX, Type::INT8),
+                    ])
+                    .await
+            })
+            .await?;
+        let (mut page, mut now, mut matched, mut last) =
+            (Page::default(), None, 0, None::<Id>);
+        for row in &rows {
+            match Row::read(row) {
+                Some(Row::Clock(read)) => {
+                    now = Some(read);
+                    matched = row.number(3).unwrap_or(0);
+                }
+                Some(Row::Found { id, record, .. }) => {
+                    last = last.max(Some(id));
+                    match record {
+                        Ok(record) => page.records.push(*record),
+                        Err(_) => page.damaged.push(id),
+                    }
+                }
+                Some(Row::Done { .. }) | None => return Err(broken()),
+            }
+        }
+        let returned = i64::try_from(page.records.len() + page.damaged.len()).unwrap_or(i64::MAX);
+        if matched >= limit || matched > returned {
+            page.next = last.map(|id| Cursor(id.as_bytes().to_vec()));
+        }
+        Ok(Stamped { now: now.ok_or_else(broken)?, value: page })
+    }
+
+    pub(super) async fn reap_some(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
+        let keep = self.inner.shared.settings.expiry == Expiry::Keep;
+        let mut reaped = 0;
+        loop {
+            let most = (limit - reaped).min(REAP_MAX);
+            let most = i32::try_from(most).unwrap_or(i32::MAX);
+            let rows = self
+                .with_wire(async |wire| {
+                    let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
+                        &[(&most, Type::INT4), (&keep, Type::BOOL)];
+                    let (begun, rows, committed) = tokio::join!(
+                        biased;
+                        wire.client.batch_execute(&wire.begin),
+                        wire.client.query_typed(include_str!("sql/reap.sql"), parameters),
+                        wire.client.batch_execute("COMMIT"),
+                    );
+                    begun.and(rows).and_then(|rows| committed.map(|()| rows))
+                })
+                .await?;
+            let told = |at| rows.first().and_then(|row| row.number(at));
+            let (now, count) = (time(told(0).ok_or_else(broken)?), told(1).ok_or_else(broken)?);
+            let count = usize::try_from(count).map_err(|_| broken())?;
+            reaped += count;
+            if count < REAP_MAX || reaped >= limit {
+                self.drop_days(ms(now)).await;
+                return Ok(Stamped { now, value: reaped });
+            }
+        }
+    }
+
+    /// Drops partitions that are over. One that is in use right now is left for the next time.
+    async fn drop_days(&self, now: i64) {
+        let days = self.inner.shared.settings.audit_days;
+        for _ in 0..DROPS_MAX {
+            let dropped = self
+                .with_wire(async |wire| {
+                    wire.client
+                        .query_typed_one("SELECT retrysafe.drop_day($1, $2)", &[
+                            (&now, Type::INT8),
+                            (&days, Type::INT4),
+                        ])
+                        .await
+                })
+                .await;
+            match dropped {
+                Ok(row) if row.flag(0) == Some(true) => {}
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "a partition is left for the next time");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Runs something on the connection for upkeep, opening it if need be.
+    async fn with_wire<T>(
+        &self,
+        work: impl AsyncFnOnce(&Wire) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, StoreError> {
+        let shared = &self.inner.shared;
+        let mut held = self.inner.upkeep.lock().await;
+        let wire = match held.take().filter(|wire| !wire.client.is_closed()) {
+            Some(wire) => wire,
+            None => Wire::verified(&shared.settings, &shared.identity).await.map_err(|error| {
+                StoreError::not_applied(StoreErrorKind::Unavailable).because(error)
+            })?,
+        };
+        let patience: Duration = shared.settings.deadline * PATIENCE;
+        match tokio::time::timeout(patience, work(&wire)).await {
+            Ok(Ok(done)) => {
+                *held = Some(wire);
+                Ok(done)
+            }
+            Ok(Err(error)) => Err(match Fault::of(&error) {
+                Fault::Refused(code) => {
+                    *held = Some(wire);
+                    Fault::refusal(&code)
+                }
+                Fault::Lost => {
+                    StoreError::maybe_applied(StoreErrorKind::Unavailable).because(error)
+                }
+            }),
+            Err(_) => Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)),
+        }
+    }
+}
+
+fn broken() -> StoreError {
+    StoreError::maybe_applied(StoreErrorKind::Broken)
+}

@@ -23,6 +23,10 @@ use crate::store::{
 };
 use crate::time::Time;
 
+mod within;
+
+pub use within::NotSettled;
+
 /// How often one verb looks again after losing a race. Each loss means that somebody else moved the
 /// record, and a record has few moves to make; more than this is a store that breaks its contract.
 const RACES_MAX: usize = 16;

@@ -90,6 +90,37 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
+/// A store whose records can be written inside a transaction of the application, so that a record
+/// and the application's own data are committed together or not at all.
+///
+/// `_in` marks what joins the caller's transaction. Nothing of it holds before that is committed.
+pub trait Transactional: Store {
+    /// The application's transaction.
+    type Transaction<'t>: Send;
+
+    /// As [`Store::insert`].
+    fn insert_in(
+        &self,
+        tx: &mut Self::Transaction<'_>,
+        first: First,
+    ) -> impl Future<Output = Result<Stamped<Inserted>, StoreError>> + Send;
+
+    /// As [`Store::swap`].
+    fn swap_in(
+        &self,
+        tx: &mut Self::Transaction<'_>,
+        from: Record,
+        write: Write,
+    ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> + Send;
+
+    /// Makes the transaction fail: whatever was done in it can only be rolled back from here on.
+    fn refuse_in(
+        &self,
+        tx: &mut Self::Transaction<'_>,
+        why: &str,
+    ) -> impl Future<Output = ()> + Send;
+}
+
 /// An answer of a store, with its clock's reading at the moment of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamped<T> {

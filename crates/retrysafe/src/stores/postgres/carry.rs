@@ -23,7 +23,7 @@ use super::connect::{Fault, Wire};
 use super::job::{Ask, Job, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};
-use super::row::Row;
+use super::row::{Cells, Row};
 use super::settings::Expiry;
 
 /// How often an operation that the server refuses for a passing reason goes again. Its caller's
@@ -189,6 +189,7 @@ impl Lane {
     }
 
     fn again_unless_last(&mut self, mut job: Job, last: impl FnOnce() -> StoreError) {
+        job.ticket.unsend();
         if !job.alone {
             job.alone = true;
             return self.waiting.push_back(job);
@@ -304,7 +305,7 @@ impl Batch {
 }
 
 impl Rows {
-    fn read<'a>(rows: impl Iterator<Item = &'a tokio_postgres::Row>) -> Option<Self> {
+    pub(super) fn read<'a, C: Cells + 'a>(rows: impl Iterator<Item = &'a C>) -> Option<Self> {
         let mut read = Self::default();
         for row in rows {
             match Row::read(row)? {
@@ -322,7 +323,7 @@ impl Rows {
     }
 
     /// What the rows say about one job; none if nothing was done and it is to be asked again.
-    fn answer(&self, ask: &Ask) -> Option<Result<Reply, StoreError>> {
+    pub(super) fn answer(&self, ask: &Ask) -> Option<Result<Reply, StoreError>> {
         match ask {
             Ask::Insert(first) => {
                 if let Some((now, version)) = self.done.get(&first.id) {

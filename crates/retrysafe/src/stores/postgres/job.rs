@@ -59,6 +59,11 @@ impl Ticket {
         }
     }
 
+    /// The server refused it: it is as if it had never been sent.
+    pub(super) fn unsend(&self) {
+        self.0.store(QUEUED, Ordering::Release);
+    }
+
     /// Gives up. True if the job was never sent and never will be.
     pub(super) fn give_up(&self) -> bool {
         match self.0.compare_exchange(QUEUED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {

@@ -1,0 +1,123 @@
+//! What does it mean to begin and to settle inside the application's transaction?
+//!
+//! The same verbs over a [`Transactional`] store. Nothing they say holds before the transaction is
+//! committed, and a lost fence makes the transaction fail.
+
+use super::{Ask, Begun, Engine, Lease, Prints, RACES_MAX, begun};
+use crate::machine::{self, Decision, Event};
+use crate::record::{Outcome, Record, State};
+use crate::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped, Transactional};
+use crate::time::Time;
+
+/// Why a settle inside the caller's transaction does not hold.
+#[derive(Debug)]
+pub enum NotSettled {
+    /// Somebody else has decided. The transaction can only be rolled back.
+    Lost,
+    /// The store's failure.
+    Store(StoreError),
+}
+
+impl std::fmt::Display for NotSettled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lost => f.write_str("the lease was lost; the transaction is refused"),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NotSettled {}
+
+impl<S: Transactional> Engine<S> {
+    /// As [`begin`](Self::begin), inside the caller's transaction: for work that is nothing but
+    /// writes of that transaction. The lease is worth nothing unless the transaction commits, so
+    /// nothing outside of it may be done on the strength of it; duplicates that arrive meanwhile
+    /// are told that the store is busy.
+    ///
+    /// # Errors
+    ///
+    /// The store's. The transaction is to be rolled back.
+    pub async fn begin_in<P: Prints + ?Sized>(
+        &self,
+        tx: &mut S::Transaction<'_>,
+        ask: &Ask<'_, P>,
+    ) -> Result<Begun, StoreError> {
+        let id = ask.id();
+        let mut known: Option<(Record, Time)> = None;
+        for _ in 0..RACES_MAX {
+            let (record, now) = match known.take() {
+                Some(seen) => seen,
+                None => {
+                    let Stamped { now, value } = self.store.insert_in(tx, ask.first(id)).await?;
+                    match value {
+                        Inserted::New(record) => {
+                            return Ok(Begun::Execute(Lease::new(record, now)));
+                        }
+                        Inserted::Exists(record) => (record, now),
+                    }
+                }
+            };
+            let event = Event::Begin {
+                same_request: ask.is_same(&record),
+                owner: ask.owner,
+                lease: ask.lease,
+            };
+            match machine::decide(Some(&record), &event, now) {
+                Decision::Insert => {}
+                Decision::Stands(reply) => return begun(record, reply, now),
+                Decision::Write(write) => {
+                    let Stamped { now, value } = self.store.swap_in(tx, record, write).await?;
+                    match value {
+                        Swapped::Done(record) => {
+                            return Ok(match record.state {
+                                State::InProgress { .. } => Begun::Execute(Lease::new(record, now)),
+                                State::Unknown { .. }
+                                | State::Completed { .. }
+                                | State::FailedRetryable { .. } => Begun::Unknown,
+                            });
+                        }
+                        Swapped::Lost(current) => known = current.map(|record| (record, now)),
+                    }
+                }
+            }
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Broken))
+    }
+
+    /// Settles inside the caller's transaction: the outcome holds if and only if that commits. On a
+    /// lost fence the transaction is made to fail, so that work of a late owner cannot be committed.
+    ///
+    /// The lease stays with the caller. If the transaction was rolled back, that is proof of
+    /// non-execution, and the lease is to be settled as retryable; if its commit was ambiguous, the
+    /// record says which it was.
+    ///
+    /// # Errors
+    ///
+    /// See [`NotSettled`]. The transaction is to be rolled back.
+    pub async fn settle_in(
+        &self,
+        tx: &mut S::Transaction<'_>,
+        lease: &Lease,
+        outcome: &Outcome,
+    ) -> Result<Record, NotSettled> {
+        let event = Event::Settle { fence: lease.fence, outcome, ttl: lease.ttl };
+        let (mut current, mut now) = (Some(lease.record.clone()), lease.granted_at);
+        for _ in 0..RACES_MAX {
+            let decision = machine::decide(current.as_ref(), &event, now);
+            let (Decision::Write(write), Some(record)) = (decision, current.take()) else {
+                // Even the same answer again is refused: it was settled by another transaction, and
+                // the work of this one would be the second.
+                self.store.refuse_in(tx, "the lease was lost; nothing of this may be committed").await;
+                return Err(NotSettled::Lost);
+            };
+            let answer = self.store.swap_in(tx, record, write).await.map_err(NotSettled::Store)?;
+            now = answer.now;
+            match answer.value {
+                Swapped::Done(record) => return Ok(record),
+                Swapped::Lost(record) => current = record,
+            }
+        }
+        Err(NotSettled::Store(StoreError::not_applied(StoreErrorKind::Broken)))
+    }
+}

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod cluster;
+pub(crate) mod load;
+pub(crate) mod proxy;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -60,6 +60,7 @@ impl Lane {
         if batch.jobs.iter().any(|job| job.doubtful) && !self.read_back(&mut batch).await {
             return;
         }
+        self.turn_away_the_late(&mut batch);
         batch.jobs.retain(|job| !job.is_abandoned() && job.ticket.send());
         if batch.jobs.is_empty() {
             return self.requeue(batch.followers.into_values().flatten());
@@ -90,6 +91,15 @@ impl Lane {
                     job.answer(Err(StoreError::maybe_applied(StoreErrorKind::Broken)));
                 }
             }
+        }
+    }
+
+    /// What has waited too long is not sent any more: its caller could not wait for the answer.
+    fn turn_away_the_late(&self, batch: &mut Batch) {
+        let within = self.shared.settings.send_within();
+        for job in batch.jobs.extract_if(.., |job| job.age() > within) {
+            let late = StoreError::not_applied(StoreErrorKind::Unavailable);
+            refuse(job, late.because("PostgreSQL was out of reach or busy for too long"));
         }
     }
 
@@ -174,7 +184,7 @@ impl Lane {
         let alone = batch.jobs.len() == 1;
         for job in batch.into_jobs() {
             match alone && !Fault::is_passing(code) {
-                true => job.answer(Err(Fault::refusal(code))),
+                true => refuse(job, Fault::refusal(code)),
                 false => self.again_unless_last(job, || Fault::refusal(code)),
             }
         }
@@ -189,14 +199,16 @@ impl Lane {
     }
 
     fn again_unless_last(&mut self, mut job: Job, last: impl FnOnce() -> StoreError) {
-        job.ticket.unsend();
+        if !job.doubtful {
+            job.ticket.unsend();
+        }
         if !job.alone {
             job.alone = true;
             return self.waiting.push_back(job);
         }
         job.refusals += 1;
         if job.refusals > REFUSALS_MAX {
-            return job.answer(Err(last()));
+            return refuse(job, last());
         }
         let (back, pause) = (self.back.clone(), Duration::from_millis(4 << job.refusals));
         tokio::spawn(async move {
@@ -223,7 +235,7 @@ impl Lane {
             self.requeue(std::mem::take(batch).into_jobs());
             return false;
         };
-        for mut job in std::mem::take(&mut batch.jobs) {
+        for job in std::mem::take(&mut batch.jobs) {
             if !job.doubtful {
                 batch.jobs.push(job);
                 continue;
@@ -233,12 +245,9 @@ impl Lane {
             match readback::judge(&job.ask, current, rows.now) {
                 Verdict::Decided(reply) => job.answer(Ok(reply)),
                 Verdict::Damaged(what) => job.answer(Err(damaged(&what))),
-                Verdict::StillToDo => {
-                    // Sending it again is safe, because only one of the two can win: an insert by its
-                    // key, a swap by its version. If the first is still on its way, it loses.
-                    job.doubtful = false;
-                    batch.jobs.push(job);
-                }
+                // Sending it again is safe, because only one of the two can win: an insert by its
+                // key, a swap by its version. If the first is still on its way, it loses.
+                Verdict::StillToDo => batch.jobs.push(job),
             }
         }
         true
@@ -403,6 +412,15 @@ async fn ask(
         Some(columns) => wire.query(sql, columns).await,
         None => Ok(Vec::new()),
     }
+}
+
+/// Tells a job that it was refused, unless an earlier sending of it may yet be applied.
+fn refuse(job: Job, refusal: StoreError) {
+    let doubtful = job.doubtful;
+    job.answer(Err(match doubtful {
+        true => StoreError::maybe_applied(refusal.kind()).because(refusal),
+        false => refusal,
+    }));
 }
 
 pub(super) fn damaged(what: &str) -> StoreError {

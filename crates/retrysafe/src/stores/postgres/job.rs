@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
@@ -40,6 +41,7 @@ pub(super) struct Job {
     pub(super) doubtful: bool,
     /// How often it was refused for a passing reason.
     pub(super) refusals: u32,
+    born: Instant,
 }
 
 /// Whether a job was sent. Shared with the caller, who may give up; whoever is first decides.
@@ -79,7 +81,7 @@ impl Job {
         ticket: Arc<Ticket>,
         reply: oneshot::Sender<Result<Reply, StoreError>>,
     ) -> Self {
-        Self { ask, ticket, reply, alone: false, doubtful: false, refusals: 0 }
+        Self { ask, ticket, reply, alone: false, doubtful: false, refusals: 0, born: Instant::now() }
     }
 
     pub(super) fn id(&self) -> Id {
@@ -97,6 +99,11 @@ impl Job {
             Ask::Swap(swap) => columns::size(&swap.1),
             Ask::Load(_) => 32,
         }
+    }
+
+    /// How long its caller has been waiting.
+    pub(super) fn age(&self) -> Duration {
+        self.born.elapsed()
     }
 
     /// Whether the caller has given up. Nothing is sent for it any more.

@@ -108,8 +108,15 @@ impl Settings {
         include_str!("sql/begin.sql")
             .replace("{sync}", sync)
             .replace("{lock_ms}", &ms(self.lock_within()))
-            .replace("{statement_ms}", &ms(self.deadline))
+            .replace("{statement_ms}", &ms(self.send_within()))
             .replace("{idle_ms}", &ms(self.deadline))
+    }
+
+    /// How long after it was asked an operation may still be sent, and how long the server may then
+    /// work on it. Together they fit into the deadline, so that a caller who is told that time is up
+    /// seldom has to be told that the write may yet be applied.
+    pub(super) fn send_within(&self) -> Duration {
+        (self.deadline / 2).max(Duration::from_millis(20))
     }
 
     /// How long a statement may wait for a lock. Nothing of ours holds one longer than it takes to

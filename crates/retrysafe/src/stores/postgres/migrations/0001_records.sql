@@ -156,7 +156,8 @@ BEGIN
         RAISE EXCEPTION 'no such family of partitions: %', family;
     END IF;
     PERFORM pg_advisory_xact_lock(7272746379737631);
-    IF to_regclass('retrysafe.' || leaf) IS NULL THEN
+    -- Asked of the catalogue itself: to_regclass may remember an answer from before the wait.
+    IF NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'retrysafe'::regnamespace AND relname = leaf) THEN
         EXECUTE format('CREATE TABLE retrysafe.%I (LIKE retrysafe.%I INCLUDING ALL)', leaf, family);
         EXECUTE format('ALTER TABLE retrysafe.%I ATTACH PARTITION retrysafe.%I FOR VALUES FROM (%s) TO (%s)',
             family, leaf, day, day + 1);

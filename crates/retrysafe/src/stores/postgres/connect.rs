@@ -226,7 +226,10 @@ where
         match message {
             Ok(AsyncMessage::Notice(notice)) => {
                 // The message itself is in the server's language; its severity is not.
-                if notice.parsed_severity() == Some(Severity::Warning) {
+                // A server that is killed warns too, and the connection ends with it.
+                if notice.parsed_severity() == Some(Severity::Warning)
+                    && *notice.code() != SqlState::CRASH_SHUTDOWN
+                {
                     warnings.fetch_add(1, Ordering::AcqRel);
                     tracing::warn!(code = notice.code().code(), "{}", notice.message());
                 }

@@ -11,6 +11,8 @@
 CREATE SEQUENCE retrysafe.version AS bigint MINVALUE 1 CACHE 1;
 
 CREATE TABLE retrysafe.record (
+    -- SHA-256 of scope and key. Unique, so one record per scope and key: an index over the two
+    -- themselves would say the same again and cost a quarter of a write.
     id           bytea    NOT NULL PRIMARY KEY,
     scope        bytea    NOT NULL,
     key          bytea    NOT NULL,
@@ -56,9 +58,6 @@ CREATE TABLE retrysafe.record (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- One record per scope and key. The id is their digest, so this can only be hurt by a program that
--- computes ids otherwise. A scope may be longer than an index entry, hence its digest.
-CREATE UNIQUE INDEX record_scope_key ON retrysafe.record (sha256(scope), key);
 CREATE INDEX record_lease_until ON retrysafe.record (lease_until) WHERE state = 0;
 -- The reaper looks here, and never sees a record that is in progress or unknown.
 CREATE INDEX record_expires_at ON retrysafe.record (expires_at) WHERE state IN (1, 2);
@@ -389,33 +388,7 @@ BEGIN
     END LOOP;
 
     RETURN QUERY
-    WITH held AS MATERIALIZED (
-        SELECT i.*, r.checksum, r.format, r.created_at, r.fence AS old_fence,
-            r.answer_day AS old_day, r.answer_version AS old_answer
-        FROM unnest(ids, froms, new_fences, ttls, attempts_, states, sinces, lengths, untils, owners,
-            doubts, lookups_, timelines, whats, labels, answers)
-            AS i (id, from_version, new_fence, ttl_ms, attempts, state, since, length, until, owner,
-                doubt, lookups, timeline, what, label, answer)
-        JOIN retrysafe.record r ON r.id = i.id AND r.version = i.from_version
-        -- A record that somebody else's transaction holds is left out rather than waited for.
-        FOR UPDATE OF r SKIP LOCKED
-    ), drawn AS MATERIALIZED (
-        SELECT h.*, nextval('retrysafe.version') AS version FROM held h
-    ), filled AS MATERIALIZED (
-        SELECT w.id, w.version, w.ttl_ms, w.attempts, w.state, w.owner, w.doubt, w.lookups, w.label,
-            w.answer, w.checksum, w.format, w.created_at,
-            CASE WHEN w.new_fence THEN w.version ELSE w.old_fence END AS fence,
-            coalesce(w.since, t) AS since,
-            CASE WHEN w.length IS NULL THEN w.until
-                ELSE least(retrysafe.later(t, w.length), w.until) END AS until,
-            CASE WHEN w.state <> 1 THEN NULL WHEN w.answer IS NULL THEN w.old_day
-                ELSE retrysafe.day_of(retrysafe.later(t, w.length), t) END AS answer_day,
-            CASE WHEN w.state <> 1 THEN NULL WHEN w.answer IS NULL THEN w.old_answer
-                ELSE w.version END AS answer_version,
-            CASE WHEN w.what IS NULL THEN w.timeline ELSE w.timeline || retrysafe.moment(t,
-                CASE WHEN w.new_fence THEN w.version ELSE w.old_fence END, w.what) END AS timeline
-        FROM drawn w
-    ), new AS (
+    WITH new AS (
         UPDATE retrysafe.record r
         SET version = f.version, fence = f.fence, ttl_ms = f.ttl_ms, attempts = f.attempts,
             state = f.state, since = f.since,
@@ -426,7 +399,38 @@ BEGIN
             seal = retrysafe.seal(f.checksum, f.format, f.created_at, f.ttl_ms, f.version, f.fence,
                 f.attempts, f.state, f.since, f.until, f.owner, f.doubt, f.lookups,
                 f.answer_version, f.timeline)
-        FROM filled f WHERE r.id = f.id
+        FROM (
+            SELECT w.id, w.version, w.ttl_ms, w.attempts, w.state, w.owner, w.doubt, w.lookups,
+                w.label, w.answer, w.checksum, w.format, w.created_at, w.fence,
+                coalesce(w.since, t) AS since,
+                CASE WHEN w.length IS NULL THEN w.until
+                    ELSE least(retrysafe.later(t, w.length), w.until) END AS until,
+                CASE WHEN w.state <> 1 THEN NULL WHEN w.answer IS NULL THEN w.old_day
+                    ELSE retrysafe.day_of(retrysafe.later(t, w.length), t) END AS answer_day,
+                CASE WHEN w.state <> 1 THEN NULL WHEN w.answer IS NULL THEN w.old_answer
+                    ELSE w.version END AS answer_version,
+                CASE WHEN w.what IS NULL THEN w.timeline
+                    ELSE w.timeline || retrysafe.moment(t, w.fence, w.what) END AS timeline
+            FROM (
+                SELECT d.*, CASE WHEN d.new_fence THEN d.version ELSE d.old_fence END AS fence
+                FROM (
+                    SELECT h.*, nextval('retrysafe.version') AS version
+                    FROM (
+                        SELECT i.*, r.checksum, r.format, r.created_at, r.fence AS old_fence,
+                            r.answer_day AS old_day, r.answer_version AS old_answer
+                        FROM unnest(ids, froms, new_fences, ttls, attempts_, states, sinces, lengths,
+                            untils, owners, doubts, lookups_, timelines, whats, labels, answers)
+                            AS i (id, from_version, new_fence, ttl_ms, attempts, state, since,
+                                length, until, owner, doubt, lookups, timeline, what, label, answer)
+                        JOIN retrysafe.record r ON r.id = i.id AND r.version = i.from_version
+                        -- A record that somebody else's transaction holds is left out rather than
+                        -- waited for.
+                        FOR UPDATE OF r SKIP LOCKED
+                    ) h
+                ) d
+            ) w
+            OFFSET 0
+        ) f WHERE r.id = f.id
         RETURNING r.id, r.version, r.fence, r.state, r.answer_day, f.answer, f.label
     ), kept AS (
         INSERT INTO retrysafe.answer SELECT n.answer_day, n.version, n.answer

@@ -15,7 +15,7 @@ use retrysafe_core::time::Time;
 use tempfile::TempDir;
 
 /// Large enough for the largest record of the suite.
-const SEGMENT_BYTES: u32 = 4 << 20;
+const SEGMENT_BYTES: u32 = 8 << 20;
 
 /// A disk store by a clock that is turned by hand.
 struct DiskBench {

@@ -8,6 +8,8 @@
 use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::scope::Id;
 
+use super::index::Mark;
+
 /// The version of the format that is written. See "Upgrades" in `docs/disk-format.md`.
 pub(crate) const VERSION: u32 = 1;
 
@@ -18,7 +20,7 @@ pub(crate) const SECTOR: usize = 512;
 /// The length of the file `store`.
 pub(crate) const STORE_BYTES: usize = 44;
 /// The length of a batch's header.
-pub(crate) const BATCH_BYTES: usize = 64;
+pub(crate) const BATCH_BYTES: usize = 80;
 /// The length of an entry's header.
 pub(crate) const ENTRY_BYTES: usize = 68;
 
@@ -65,6 +67,8 @@ pub(crate) struct LogState {
     pub(crate) clock: u64,
     /// How many segments there are, in use or not.
     pub(crate) slots: u32,
+    /// Every settled record up to this mark is reaped, as of the batch that names it first.
+    pub(crate) reaped: Mark,
 }
 
 /// What stands before a batch of entries that were written and flushed as one.
@@ -136,6 +140,8 @@ impl LogState {
         put(out, 8, &self.sequence.to_le_bytes());
         put(out, 16, &self.clock.to_le_bytes());
         put(out, 24, &self.slots.to_le_bytes());
+        put(out, 28, &self.reaped.due.to_le_bytes());
+        put(out, 36, &self.reaped.version.to_le_bytes());
     }
 
     fn get(bytes: &[u8], at: usize) -> Option<Self> {
@@ -144,6 +150,7 @@ impl LogState {
             sequence: u64_at(bytes, at + 8)?,
             clock: u64_at(bytes, at + 16)?,
             slots: u32_at(bytes, at + 24)?,
+            reaped: Mark { due: u64_at(bytes, at + 28)?, version: u64_at(bytes, at + 36)? },
         })
     }
 }

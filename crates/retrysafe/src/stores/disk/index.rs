@@ -21,9 +21,13 @@ use retrysafe_core::scope::Id;
 /// that a matter of milliseconds. A shard is the first byte of an id, so shards are in id order.
 pub(crate) const SHARDS: usize = 256;
 
-/// How many handles of the present second are looked at for exactness. A bucket with more waits
-/// until its second is over, so that a reap never walks through records that are not due.
-const PRESENT_MAX: usize = 4_096;
+/// The length of a bucket of the expiry order, in milliseconds. A bucket is put in exact order when
+/// it comes up; at this length that is a matter of milliseconds even for a busy store.
+const BUCKET_MS: u64 = 256;
+
+/// Where buckets begin to count: 2020, so that their numbers fit until 2054. What is due earlier
+/// or later shares the first or last bucket, which is slower and as right.
+const BUCKETS_FROM_MS: u64 = 1_577_836_800_000;
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -69,10 +73,21 @@ struct Shard {
 struct Order {
     running: BTreeSet<(u64, u32)>,
     unknown: BTreeSet<u32>,
-    /// Handles of settled records by the second in which they expire. A record's handle lies in
-    /// one bucket at the latest known expiry or earlier; when its bucket comes up too early, it is
-    /// moved on. So a record that is settled again and again still costs four bytes here.
+    /// Handles of settled records by when they expire, roughly. A record's handle lies in one
+    /// bucket, at its expiry or earlier; when its bucket comes up too early, it is moved on. So a
+    /// record that is settled again and again still costs four bytes here.
     expiring: BTreeMap<u32, Vec<u32>>,
+    /// The buckets that have come up, in exact order, as they were then.
+    ready: BTreeSet<(Mark, u32)>,
+    ready_bucket: u32,
+}
+
+/// When a settled record expires, and its version: the order in which records are reaped. Because
+/// the order is exact, "everything up to this mark" is all that the log needs to say of a reap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Mark {
+    pub(crate) due: u64,
+    pub(crate) version: u64,
 }
 
 /// The first eight bytes of an id.
@@ -83,7 +98,8 @@ pub(crate) fn prefix_of(id: &Id) -> u64 {
 
 /// The bucket in which something due then lies. Zero is no bucket.
 fn bucket_of(due: u64) -> u32 {
-    u32::try_from(due / 1_000 + 1).unwrap_or(u32::MAX)
+    let number = due.saturating_sub(BUCKETS_FROM_MS) / BUCKET_MS + 1;
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Ids are digests, so their bytes are the hash. The first byte is the shard's own number; turned,
@@ -105,6 +121,13 @@ impl Entry {
         (slot, offset, length): (u16, u32, u32),
     ) -> Self {
         Self { prefix, version, due, offset, length, queued: 0, slot, standing }
+    }
+
+    fn is_settled(&self) -> bool {
+        match self.standing {
+            Standing::Completed | Standing::FailedRetryable => true,
+            Standing::InProgress | Standing::Unknown => false,
+        }
     }
 
     /// Whether both stand at the same place as the same version.
@@ -176,49 +199,69 @@ impl Index {
         found.map(|(_, old)| old)
     }
 
-    /// Takes out at most `limit` settled records that are due, and shows each.
-    pub(crate) fn reap(&self, now: u64, limit: usize, mut taken: impl FnMut(Entry)) -> usize {
-        let mut count = 0;
-        let mut later = Vec::new();
+    /// Takes out at most `limit` settled records up to a mark, in order, and shows each. Says how
+    /// many, and the mark of the last.
+    pub(crate) fn reap(
+        &self,
+        until: Mark,
+        limit: usize,
+        mut taken: impl FnMut(Entry),
+    ) -> (usize, Option<Mark>) {
+        let (mut count, mut last) = (0, None);
         while count < limit {
-            let Some((bucket, handle)) = self.order().next_due(now) else { break };
-            match self.judge(bucket, handle, now) {
-                Due::Taken(entry) => {
-                    count += 1;
-                    taken(entry);
-                }
-                Due::Later(bucket) => later.push((bucket, handle)),
-                Due::Nothing => {}
+            let mut order = self.order();
+            self.ready(&mut order, until);
+            let Some((mark, handle)) = order.ready.first().copied() else { break };
+            if mark > until {
+                break;
+            }
+            order.ready.pop_first();
+            drop(order);
+            let Some(mut shard) = self.write((handle >> 24) as usize) else { break };
+            let at = handle & 0x00ff_ffff;
+            // Another version has a place of its own in the order.
+            let is_it = shard.entries.get(at as usize).is_some_and(|e| {
+                e.version == mark.version && e.is_settled() && e.due == mark.due
+            });
+            if is_it && let Some(entry) = shard.vacate(at) {
+                self.records.fetch_sub(1, Ordering::Relaxed);
+                (count, last) = (count + 1, Some(mark));
+                taken(entry);
             }
         }
-        let mut order = self.order();
-        for (bucket, handle) in later {
-            order.expiring.entry(bucket).or_default().push(handle);
-        }
-        count
+        (count, last)
     }
 
-    /// Decides about a handle whose bucket has come up.
-    fn judge(&self, bucket: u32, handle: u32, now: u64) -> Due {
-        let Some(mut shard) = self.write((handle >> 24) as usize) else { return Due::Nothing };
-        let at = handle & 0x00ff_ffff;
-        let Some(entry) = shard.entries.get_mut(at as usize) else { return Due::Nothing };
-        if entry.version == 0 || entry.queued != bucket {
-            return Due::Nothing;
-        }
-        match entry.standing {
-            // It comes back here when it is settled.
-            Standing::InProgress | Standing::Unknown => {
-                entry.queued = 0;
-                Due::Nothing
+    /// Puts the next bucket that has come up in exact order, and all that were added before it.
+    fn ready(&self, order: &mut Order, until: Mark) {
+        while let Some(first) = order.expiring.first_entry() {
+            let bucket = *first.key();
+            let is_next = order.ready.is_empty() || bucket <= order.ready_bucket;
+            if !is_next || bucket > bucket_of(until.due) {
+                return;
             }
-            Standing::Completed | Standing::FailedRetryable if entry.due > now => {
-                entry.queued = bucket_of(entry.due);
-                Due::Later(entry.queued)
-            }
-            Standing::Completed | Standing::FailedRetryable => {
-                self.records.fetch_sub(1, Ordering::Relaxed);
-                shard.vacate(at).map_or(Due::Nothing, Due::Taken)
+            let handles = first.remove();
+            order.ready_bucket = order.ready_bucket.max(bucket);
+            for handle in handles {
+                let Some(mut shard) = self.write((handle >> 24) as usize) else { continue };
+                let Some(entry) = shard.entries.get_mut((handle & 0x00ff_ffff) as usize) else {
+                    continue;
+                };
+                if entry.version == 0 || entry.queued != bucket {
+                    continue;
+                }
+                let later = bucket_of(entry.due);
+                if !entry.is_settled() {
+                    // It comes back here when it is settled.
+                    entry.queued = 0;
+                } else if later > bucket {
+                    entry.queued = later;
+                    order.expiring.entry(later).or_default().push(handle);
+                } else {
+                    entry.queued = 0;
+                    let mark = Mark { due: entry.due, version: entry.version };
+                    order.ready.insert((mark, handle));
+                }
             }
         }
     }
@@ -260,13 +303,6 @@ impl Index {
     fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What becomes of a handle whose bucket has come up.
-enum Due {
-    Taken(Entry),
-    Later(u32),
-    Nothing,
 }
 
 impl Shard {
@@ -336,21 +372,5 @@ impl Order {
                 }
             }
         }
-    }
-
-    /// Takes a handle out of a bucket that has come up.
-    fn next_due(&mut self, now: u64) -> Option<(u32, u32)> {
-        let mut first = self.expiring.first_entry()?;
-        let bucket = *first.key();
-        let past = bucket < bucket_of(now);
-        let present = bucket == bucket_of(now) && first.get().len() <= PRESENT_MAX;
-        if !past && !present {
-            return None;
-        }
-        let handle = first.get_mut().pop();
-        if first.get().is_empty() {
-            first.remove();
-        }
-        handle.map(|handle| (bucket, handle))
     }
 }

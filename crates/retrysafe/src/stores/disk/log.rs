@@ -21,7 +21,7 @@ use super::files::Folder;
 use super::format::{
     BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, LogState, SECTOR, SegmentHeader, sector_up,
 };
-use super::index::{Entry, prefix_of};
+use super::index::{Entry, Mark, prefix_of};
 use super::read::Shared;
 use super::segments::Segments;
 use super::{Durability, Settings};
@@ -47,6 +47,8 @@ pub(crate) struct Log {
     pub(crate) end: u32,
     /// The last version given out.
     pub(crate) sequence: u64,
+    /// How far records are reaped.
+    pub(crate) reaped: Mark,
     pub(crate) batch: Batch,
     pub(crate) reaps: VecDeque<super::ops::Reaping>,
     pub(crate) cleaning: Option<super::clean::Cleaning>,
@@ -326,6 +328,7 @@ impl Log {
             sequence: self.sequence,
             clock: self.shared.clock.now().as_ms(),
             slots: self.segments.slots(),
+            reaped: self.reaped,
         };
         let store = self.store;
         let Some((front, body)) = self.batch.bytes.split_at_mut_checked(BODY) else { return };

@@ -8,7 +8,7 @@
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
 
-use super::index::prefix_of;
+use super::index::{Mark, prefix_of};
 use super::log::{Answer, Log, Reply, Reserve};
 
 /// How many records are reaped between two batches: a fraction of a millisecond, so that nobody
@@ -117,9 +117,10 @@ impl Log {
 
     /// Goes on with the first reap in the queue.
     ///
-    /// A reaped record leaves no trace in the log. If its segment survives a crash, it comes back as
-    /// what it was: expired, by a clock that the flushed mark keeps from going back. It cannot hide
-    /// a later record of its id, because the log is given up from its old end only.
+    /// Records are reaped in the order in which they expire, so the log need not name them: each
+    /// header says how far it has come. A record that is back after a crash, because no such header
+    /// was flushed, is what it was: expired. It cannot hide a later record of its id, because the
+    /// log is given up from its old end only.
     fn reap(&mut self) {
         let Some(mut reaping) = self.reaps.pop_front() else { return };
         if let Err(error) = self.shared.check() {
@@ -129,15 +130,18 @@ impl Log {
         let step = reaping.left.min(REAP_STEP);
         let segments = &mut self.segments;
         let index = &self.shared.index;
-        let done = index.reap(now.as_ms(), step, |entry| segments.lost(entry.slot, entry.length));
+        let until = Mark { due: now.as_ms(), version: u64::MAX };
+        let (done, last) =
+            index.reap(until, step, |entry| segments.lost(entry.slot, entry.length));
+        if let Some(last) = last {
+            self.reaped = last;
+            self.batch.mark();
+        }
         reaping.done += done;
         reaping.left -= done;
         if done == step && reaping.left > 0 {
             self.reaps.push_front(reaping);
             return;
-        }
-        if reaping.done > 0 {
-            self.batch.mark();
         }
         let answer = Stamped { now, value: reaping.done };
         self.batch.answer(Answer::Reaped(reaping.reply, answer));

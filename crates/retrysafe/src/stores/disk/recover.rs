@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use retrysafe_core::machine::{Decision, Event, decide};
@@ -20,7 +21,7 @@ use super::format::{
     BATCH_BYTES, EntryHeader, LogState, SECTOR, STORE_BYTES, SegmentHeader, StoreFile,
     StoreFileError, entries,
 };
-use super::index::{Entry, Index, SHARDS, prefix_of};
+use super::index::{Entry, Index, Mark, SHARDS, prefix_of};
 use super::log::{Batch, Log, Reserve};
 use super::read::Shared;
 use super::segments::{Segment, Segments, fill, name_of};
@@ -218,7 +219,8 @@ impl Found {
     fn end(&self) -> Result<End, OpenError> {
         let Some((generation, (slot, header))) = self.headers.last_key_value() else {
             // Nothing was ever written: the first batch will turn to the first segment.
-            let state = LogState { oldest: 1, sequence: 0, clock: 0, slots: 0 };
+            let state =
+                LogState { oldest: 1, sequence: 0, clock: 0, slots: 0, reaped: Mark::default() };
             return Ok(End { generation: 0, offset: self.store.segment_bytes, state });
         };
         let name = name_of(*slot);
@@ -249,9 +251,16 @@ impl Found {
         let oldest = end.state.oldest;
         let (index, from) = match self.snapshot(folder, end)? {
             Some((index, position)) => (index, position),
-            None => (Index::new(), Position { generation: oldest, offset: SECTOR as u32 }),
+            None => {
+                let start = Position {
+                    generation: oldest,
+                    offset: SECTOR as u32,
+                    reaped: Mark::default(),
+                };
+                (Index::new(), start)
+            }
         };
-        let mut replayed = 0;
+        let (mut replayed, mut reaped) = (0, from.reaped);
         for generation in oldest.max(1)..=end.generation {
             let place = self.place(generation)?;
             if generation < from.generation {
@@ -263,7 +272,7 @@ impl Found {
                 Some((_, next)) => next.previous_end,
                 None => end.offset,
             };
-            self.replay(&index, place, start, stop)?;
+            self.replay(&index, place, start..stop, &mut reaped)?;
             replayed += u64::from(stop.saturating_sub(start));
         }
         Ok((index, replayed))
@@ -283,7 +292,7 @@ impl Found {
         let loaded = snapshot::load(&*file, self.store.store, slot_of)
             .map_err(OpenError::io("read", snapshot::NAME))?;
         if let Some((_, position)) = &loaded
-            && *position > (Position { generation: end.generation, offset: end.offset })
+            && (position.generation, position.offset) > (end.generation, end.offset)
         {
             let what = "the log ends before the position of the snapshot";
             return Err(OpenError::damaged(snapshot::NAME, 0, what));
@@ -299,9 +308,10 @@ impl Found {
         &self,
         index: &Index,
         (slot, place): (usize, Place<'_>),
-        start: u32,
-        stop: u32,
+        range: Range<u32>,
+        reaped: &mut Mark,
     ) -> Result<(), OpenError> {
+        let Range { start, end: stop } = range;
         let name = name_of(slot);
         let damaged = |at: u32| {
             let what = "a batch that was flushed does not verify";
@@ -315,6 +325,11 @@ impl Found {
                 .map_err(OpenError::io("read", &name))?
                 .filter(|batch| batch.end() <= stop)
                 .ok_or_else(|| damaged(at))?;
+            // What was reaped with this batch was in the index before its entries were.
+            if batch.state.reaped != *reaped {
+                *reaped = batch.state.reaped;
+                index.reap(*reaped, usize::MAX, drop);
+            }
             for found in entries(&body) {
                 let (header, record) = found.ok_or_else(|| damaged(at))?;
                 let stands = at + (BATCH_BYTES + record) as u32;
@@ -395,6 +410,7 @@ impl Found {
             generation: end.generation,
             end: end.offset,
             sequence: end.state.sequence,
+            reaped: end.state.reaped,
             batch: Batch::new(),
             reaps: Default::default(),
             cleaning: None,

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use super::Durability;
 use super::files::{File, Folder};
 use super::format::{put, standing_byte, standing_of, u32_at, u64_at};
-use super::index::{Entry, Index, SHARDS};
+use super::index::{Entry, Index, Mark, SHARDS};
 use super::log::Log;
 use super::read::Shared;
 
@@ -22,7 +22,7 @@ pub(crate) const NAME: &str = "snapshot";
 const NEW: &str = "snapshot.new";
 
 const MAGIC: &[u8; 8] = b"RSS1\0\0\0\0";
-const HEADER: usize = 40;
+const HEADER: usize = 48;
 const ENTRY: usize = 40;
 const TRAILER: usize = 8;
 
@@ -33,10 +33,12 @@ const SEGMENTS_BETWEEN: u64 = 4;
 const CHUNK: usize = ENTRY * 16_384;
 
 /// A place in the log: everything before it is in the snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) generation: u64,
     pub(crate) offset: u32,
+    /// How far records were reaped there.
+    pub(crate) reaped: Mark,
 }
 
 /// When snapshots are taken.
@@ -93,9 +95,9 @@ impl Log {
     }
 
     fn snapshot_job(&self) -> Option<impl FnOnce() + Send + 'static> {
-        let (folder, shared, store) =
-            (Arc::clone(&self.folder), Arc::clone(&self.shared), self.store);
-        let position = Position { generation: self.generation, offset: self.end };
+        let (folder, shared, store) = (Arc::clone(&self.folder), Arc::clone(&self.shared), self.store);
+        let (generation, offset) = (self.generation, self.end);
+        let position = Position { generation, offset, reaped: self.reaped };
         if self.settings.durability == Durability::Process {
             // The snapshot is durable, so what it speaks of must be.
             self.segments.newest()?.1.flush().ok()?;
@@ -117,6 +119,8 @@ fn take(folder: &dyn Folder, shared: &Shared, store: u64, position: Position) ->
     put(&mut header, 8, &store.to_le_bytes());
     put(&mut header, 16, &position.generation.to_le_bytes());
     put(&mut header, 24, &position.offset.to_le_bytes());
+    put(&mut header, 32, &position.reaped.due.to_le_bytes());
+    put(&mut header, 40, &position.reaped.version.to_le_bytes());
     out.put(&header)?;
     for number in 0..SHARDS {
         for (entry, generation) in shard(shared, number) {
@@ -141,7 +145,8 @@ fn take(folder: &dyn Folder, shared: &Shared, store: u64, position: Position) ->
 /// The entries of a shard with their segments' generations. A segment that is taken into use
 /// meanwhile would give an entry the wrong one, so the shard is then read again.
 fn shard(shared: &Shared, number: usize) -> Vec<(Entry, u64)> {
-    let generations = || shared.generations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let generations =
+        || shared.generations.lock().unwrap_or_else(PoisonError::into_inner).clone();
     loop {
         let before = generations();
         let entries = shared.index.shard(number);
@@ -198,9 +203,7 @@ pub(crate) fn load(
     let Some(body) = bytes.checked_sub((HEADER + TRAILER) as u64) else { return Ok(None) };
     let mut header = [0; HEADER];
     file.read(&mut header, 0)?;
-    if header.get(..8) != Some(MAGIC)
-        || u64_at(&header, 8) != Some(store)
-        || body % ENTRY as u64 != 0
+    if header.get(..8) != Some(MAGIC) || u64_at(&header, 8) != Some(store) || body % ENTRY as u64 != 0
     {
         return Ok(None);
     }
@@ -225,7 +228,10 @@ pub(crate) fn load(
     let is_intact = trailer.get(..4) == Some(b"END\0") && u32_at(&trailer, 4) == Some(checksum);
     let generation = u64_at(&header, 16).unwrap_or_default();
     let offset = u32_at(&header, 24).unwrap_or_default();
-    Ok(is_intact.then_some((index, Position { generation, offset })))
+    let due = u64_at(&header, 32).unwrap_or_default();
+    let version = u64_at(&header, 40).unwrap_or_default();
+    let position = Position { generation, offset, reaped: Mark { due, version } };
+    Ok(is_intact.then_some((index, position)))
 }
 
 fn read_entry(bytes: &[u8], slot_of: impl Fn(u64) -> Option<u16>) -> Option<Entry> {

@@ -8,7 +8,10 @@ use crate::{Error, cargo, exit_of};
 const BENCHES: &[(&str, &str)] = &[
     ("fingerprint", "the canonical fingerprint against serde_json_canonicalizer + sha2"),
     ("layer", "the layer over a memory store against the bare axum handler and axum-idempotent"),
-    ("stores", "the disk store against SQLite per operation, redb and fjall; growth, memory, reaping"),
+    (
+        "stores",
+        "the disk store against SQLite per operation, redb and fjall; growth, memory, reaping",
+    ),
     ("postgres", "the PostgreSQL store against pooled single statements"),
     ("gateway", "the gateway against a bare hyper proxy and nginx"),
 ];

@@ -120,7 +120,11 @@ async fn suffer(store: &DiskStore, base: u64) {
             Ok(Inserted::New(record)) => say(&format!("begun {number} {}", record.version)),
             Ok(Inserted::Exists(record)) => panic!("nobody else has {record:?}"),
             Err(error) => {
-                say(&format!("failed {number} {} {}", error.kind().name(), error.may_have_applied()));
+                say(&format!(
+                    "failed {number} {} {}",
+                    error.kind().name(),
+                    error.may_have_applied()
+                ));
             }
         }
         if let Err(error) = store.load(first(base).id).await {
@@ -233,7 +237,9 @@ fn a_flush_that_fails_with_eio_refuses_everything_and_loses_nothing() {
     let (lines, heard, folder) = under_strace("fdatasync:error=EIO:when=20");
     let failed: Vec<&String> = lines.iter().filter(|line| line.starts_with("failed")).collect();
     assert!(failed[0].ends_with("unavailable true"), "{failed:?}");
-    assert!(failed.len() > 20 && failed[1..].iter().all(|line| line.ends_with("unavailable false")));
+    assert!(
+        failed.len() > 20 && failed[1..].iter().all(|line| line.ends_with("unavailable false"))
+    );
     let unread = lines.iter().filter(|line| line.starts_with("unread")).count();
     assert_eq!(unread, failed.len(), "reads are refused with the first failure");
     heard.check(&open(folder.path()), &runtime());
@@ -310,7 +316,9 @@ fn a_full_disk_refuses_begins_replays_and_settles_go_on_and_service_returns() {
 
         // Replays, settles and the reaper go on.
         let replay = store.insert(first(0)).await.unwrap().value;
-        assert!(matches!(replay, Inserted::Exists(record) if record.standing() == Standing::Completed));
+        assert!(
+            matches!(replay, Inserted::Exists(record) if record.standing() == Standing::Completed)
+        );
         for (number, record) in running {
             let swapped = store.swap(record, completed(number)).await.unwrap().value;
             assert!(matches!(swapped, Swapped::Done(_)));

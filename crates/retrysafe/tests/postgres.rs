@@ -37,7 +37,9 @@ async fn a_first_request_executes_and_its_retry_is_replayed() {
     };
     let Begun::Execute(lease) = engine.begin(&ask(1)).await.unwrap() else { panic!() };
     assert!(matches!(engine.begin(&ask(2)).await.unwrap(), Begun::InProgress(_)));
-    let Settled::Done(record) = engine.settle(lease, &done("paid")).await.unwrap() else { panic!() };
+    let Settled::Done(record) = engine.settle(lease, &done("paid")).await.unwrap() else {
+        panic!()
+    };
     let Begun::Replay(answer, _) = engine.begin(&ask(3)).await.unwrap() else { panic!() };
     assert_eq!(Outcome::Completed(answer), done("paid"));
     assert_eq!(engine.look(record.id).await.unwrap().value, Some(record));

@@ -63,7 +63,8 @@ async fn a_lost_acknowledgement_of_a_commit_is_decided_by_reading_back() {
     let through = format!("postgres://postgres@{}/{name}", proxy.address);
     let engine = Engine::new(store(&through).await);
     let mut cuts = 0;
-    for (at, cut) in [Cut::AfterCommit, Cut::BeforeCommit].into_iter().cycle().take(40).enumerate() {
+    for (at, cut) in [Cut::AfterCommit, Cut::BeforeCommit].into_iter().cycle().take(40).enumerate()
+    {
         let key = format!("k{at}");
         proxy.arm(cut);
         let begun = begin(&engine, &key, at as u64 + 1).await.unwrap();
@@ -75,10 +76,8 @@ async fn a_lost_acknowledgement_of_a_commit_is_decided_by_reading_back() {
         assert_eq!(proxy.cuts(), cuts, "each of them was cut");
         // What is stored is what was answered, and it was written once.
         assert_eq!(engine.look(id(&key)).await.unwrap().value, Some(record));
-        let written = format!(
-            "SELECT count(*) FROM retrysafe.transition WHERE id = '\\x{}'",
-            id(&key)
-        );
+        let written =
+            format!("SELECT count(*) FROM retrysafe.transition WHERE id = '\\x{}'", id(&key));
         assert_eq!(number(&url, &written).await, 2, "a begin and a settle of {key}");
     }
 }
@@ -187,8 +186,11 @@ async fn a_server_that_is_too_slow_is_unavailable_within_the_deadline_and_surely
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_free_connections_is_unavailable_and_comes_back() {
-    let cluster = Cluster::start(&[("max_connections", "8"), ("superuser_reserved_connections", "0"),
-        ("max_wal_senders", "0")]);
+    let cluster = Cluster::start(&[
+        ("max_connections", "8"),
+        ("superuser_reserved_connections", "0"),
+        ("max_wal_senders", "0"),
+    ]);
     let url = cluster.url("postgres");
     let store = store(&format!("{url}?deadline=500ms")).await;
     let engine = Engine::new(store);
@@ -276,7 +278,8 @@ async fn damage_is_never_taken_for_absence() {
         assert_eq!(begun.kind(), StoreErrorKind::Damaged, "{damage}");
         let page = engine.store().scan(Default::default()).await.unwrap().value;
         assert_eq!((page.records.len(), page.damaged), (0, vec![id("k")]), "{damage}");
-        let restore = "DELETE FROM retrysafe.record; INSERT INTO retrysafe.record TABLE retrysafe_test.r;
+        let restore =
+            "DELETE FROM retrysafe.record; INSERT INTO retrysafe.record TABLE retrysafe_test.r;
             DELETE FROM retrysafe.answer; INSERT INTO retrysafe.answer TABLE retrysafe_test.a;
             DROP TABLE retrysafe_test.r, retrysafe_test.a";
         sql(&url, restore).await;

@@ -108,7 +108,9 @@ impl<S: Transactional> Engine<S> {
             let (Decision::Write(write), Some(record)) = (decision, current.take()) else {
                 // Even the same answer again is refused: it was settled by another transaction, and
                 // the work of this one would be the second.
-                self.store.refuse_in(tx, "the lease was lost; nothing of this may be committed").await;
+                self.store
+                    .refuse_in(tx, "the lease was lost; nothing of this may be committed")
+                    .await;
                 return Err(NotSettled::Lost);
             };
             let answer = self.store.swap_in(tx, record, write).await.map_err(NotSettled::Store)?;

@@ -30,7 +30,8 @@ impl Cluster {
     /// A fresh cluster with these settings beside the usual ones, started.
     pub(crate) fn start(settings: &[(&str, &str)]) -> Self {
         let dir = folder();
-        let password_free = ["--auth=trust", "--username=postgres", "--no-sync", "--no-instructions"];
+        let password_free =
+            ["--auth=trust", "--username=postgres", "--no-sync", "--no-instructions"];
         run(as_user(&binary("initdb")).arg("-D").arg(dir.join("data")).args(password_free));
         let cluster = Self::over(dir, settings);
         cluster.up();
@@ -40,10 +41,8 @@ impl Cluster {
     /// A standby that follows `primary` under this name.
     pub(crate) fn standby_of(primary: &Self, name: &str) -> Self {
         let dir = folder();
-        let from = format!(
-            "host=127.0.0.1 port={} user=postgres application_name={name}",
-            primary.port
-        );
+        let from =
+            format!("host=127.0.0.1 port={} user=postgres application_name={name}", primary.port);
         run(as_user(&binary("pg_basebackup"))
             .args(["-R", "-X", "stream", "-c", "fast", "-d", &from, "-D"])
             .arg(dir.join("data")));
@@ -68,7 +67,8 @@ impl Cluster {
         let mut command = as_user(&binary("postgres"));
         command.arg("-D").arg(self.dir.join("data")).args(["-p", &self.port.to_string()]);
         command.arg("-k").arg(&self.dir);
-        for setting in ["listen_addresses=127.0.0.1", "max_connections=120", "shared_buffers=64MB"] {
+        for setting in ["listen_addresses=127.0.0.1", "max_connections=120", "shared_buffers=64MB"]
+        {
             command.args(["-c", setting]);
         }
         for (name, value) in &self.settings {
@@ -117,7 +117,18 @@ impl Cluster {
     pub(crate) fn sql(&self, database: &str, sql: &str) -> String {
         let port = self.port.to_string();
         let mut psql = Command::new(binary("psql"));
-        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &port]);
+        psql.args([
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &port,
+        ]);
         psql.args(["-U", "postgres", "-d", database, "-c", sql]);
         let output = psql.output().expect("psql runs");
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -152,7 +163,9 @@ pub(crate) fn binary(name: &str) -> PathBuf {
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
         .unwrap_or_else(|| {
-            panic!("{name} is not installed: run `cargo xtask test`, or `apt-get install {INSTALL}`")
+            panic!(
+                "{name} is not installed: run `cargo xtask test`, or `apt-get install {INSTALL}`"
+            )
         })
 }
 
@@ -177,7 +190,9 @@ pub(crate) fn as_user(program: &Path) -> Command {
 
 fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+    status
+        .lines()
+        .any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
 }
 
 fn user() -> String {

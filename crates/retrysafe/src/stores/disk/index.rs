@@ -220,9 +220,10 @@ impl Index {
             let Some(mut shard) = self.write((handle >> 24) as usize) else { break };
             let at = handle & 0x00ff_ffff;
             // Another version has a place of its own in the order.
-            let is_it = shard.entries.get(at as usize).is_some_and(|e| {
-                e.version == mark.version && e.is_settled() && e.due == mark.due
-            });
+            let is_it = shard
+                .entries
+                .get(at as usize)
+                .is_some_and(|e| e.version == mark.version && e.is_settled() && e.due == mark.due);
             if is_it && let Some(entry) = shard.vacate(at) {
                 self.records.fetch_sub(1, Ordering::Relaxed);
                 (count, last) = (count + 1, Some(mark));

@@ -131,8 +131,7 @@ impl Log {
         let segments = &mut self.segments;
         let index = &self.shared.index;
         let until = Mark { due: now.as_ms(), version: u64::MAX };
-        let (done, last) =
-            index.reap(until, step, |entry| segments.lost(entry.slot, entry.length));
+        let (done, last) = index.reap(until, step, |entry| segments.lost(entry.slot, entry.length));
         if let Some(last) = last {
             self.reaped = last;
             self.batch.mark();

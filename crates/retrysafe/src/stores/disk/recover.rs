@@ -252,11 +252,8 @@ impl Found {
         let (index, from) = match self.snapshot(folder, end)? {
             Some((index, position)) => (index, position),
             None => {
-                let start = Position {
-                    generation: oldest,
-                    offset: SECTOR as u32,
-                    reaped: Mark::default(),
-                };
+                let start =
+                    Position { generation: oldest, offset: SECTOR as u32, reaped: Mark::default() };
                 (Index::new(), start)
             }
         };

@@ -95,7 +95,8 @@ impl Log {
     }
 
     fn snapshot_job(&self) -> Option<impl FnOnce() + Send + 'static> {
-        let (folder, shared, store) = (Arc::clone(&self.folder), Arc::clone(&self.shared), self.store);
+        let (folder, shared, store) =
+            (Arc::clone(&self.folder), Arc::clone(&self.shared), self.store);
         let (generation, offset) = (self.generation, self.end);
         let position = Position { generation, offset, reaped: self.reaped };
         if self.settings.durability == Durability::Process {
@@ -145,8 +146,7 @@ fn take(folder: &dyn Folder, shared: &Shared, store: u64, position: Position) ->
 /// The entries of a shard with their segments' generations. A segment that is taken into use
 /// meanwhile would give an entry the wrong one, so the shard is then read again.
 fn shard(shared: &Shared, number: usize) -> Vec<(Entry, u64)> {
-    let generations =
-        || shared.generations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let generations = || shared.generations.lock().unwrap_or_else(PoisonError::into_inner).clone();
     loop {
         let before = generations();
         let entries = shared.index.shard(number);
@@ -203,7 +203,9 @@ pub(crate) fn load(
     let Some(body) = bytes.checked_sub((HEADER + TRAILER) as u64) else { return Ok(None) };
     let mut header = [0; HEADER];
     file.read(&mut header, 0)?;
-    if header.get(..8) != Some(MAGIC) || u64_at(&header, 8) != Some(store) || body % ENTRY as u64 != 0
+    if header.get(..8) != Some(MAGIC)
+        || u64_at(&header, 8) != Some(store)
+        || body % ENTRY as u64 != 0
     {
         return Ok(None);
     }

@@ -372,9 +372,10 @@ impl Rows {
 /// What an insert finds that comes right behind another one of the same key.
 fn followed(reply: &Reply) -> Option<Reply> {
     match reply {
-        Reply::Inserted(Stamped { now, value: Inserted::New(record) | Inserted::Exists(record) })
-            if !record.is_expired(*now) =>
-        {
+        Reply::Inserted(Stamped {
+            now,
+            value: Inserted::New(record) | Inserted::Exists(record),
+        }) if !record.is_expired(*now) => {
             let value = Inserted::Exists(record.clone());
             Some(Reply::Inserted(Stamped { now: *now, value }))
         }

@@ -4,9 +4,7 @@
 //! again on the other side. The store's own connections and the application's transactions bind the
 //! same arrays.
 
-use retrysafe_core::record::{
-    Answer, Becomes, First, Happened, MOMENTS_MAX, Record, State, Write,
-};
+use retrysafe_core::record::{Answer, Becomes, First, Happened, MOMENTS_MAX, Record, State, Write};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::row::{checksum, doubt_number, length_ms, moment_bytes, ms, print_bytes};

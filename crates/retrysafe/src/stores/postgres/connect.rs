@@ -144,8 +144,8 @@ impl Wire {
         identity: &Identity,
     ) -> Result<String, ConnectError> {
         let asked = self.client.query_typed_one(include_str!("sql/server.sql"), &[]).await;
-        let row =
-            asked.map_err(|error| ConnectError::because("cannot ask the server's settings", error))?;
+        let row = asked
+            .map_err(|error| ConnectError::because("cannot ask the server's settings", error))?;
         let told = |error| ConnectError::because("the server's settings cannot be read", error);
         let version: i32 = row.try_get(0).map_err(told)?;
         if version < SERVER_VERSION_MIN {

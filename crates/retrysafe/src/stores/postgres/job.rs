@@ -81,7 +81,15 @@ impl Job {
         ticket: Arc<Ticket>,
         reply: oneshot::Sender<Result<Reply, StoreError>>,
     ) -> Self {
-        Self { ask, ticket, reply, alone: false, doubtful: false, refusals: 0, born: Instant::now() }
+        Self {
+            ask,
+            ticket,
+            reply,
+            alone: false,
+            doubtful: false,
+            refusals: 0,
+            born: Instant::now(),
+        }
     }
 
     pub(super) fn id(&self) -> Id {

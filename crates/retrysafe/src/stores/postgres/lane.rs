@@ -166,8 +166,10 @@ impl Lane {
         let Some(wire) = &self.wire else { return false };
         let warned = wire.warned();
         let barrier = format!("{} {}; COMMIT", wire.begin, include_str!("sql/barrier.sql").trim());
-        let waited =
-            tokio::time::timeout(self.shared.settings.deadline, wire.client.batch_execute(&barrier));
+        let waited = tokio::time::timeout(
+            self.shared.settings.deadline,
+            wire.client.batch_execute(&barrier),
+        );
         match waited.await {
             Ok(Ok(())) if wire.warned() == warned => {
                 self.shared.barrier.store(false, Ordering::Release);

@@ -115,10 +115,10 @@ fn compatible(applied: i32, oldest: i32) -> Result<(), ConnectError> {
 pub(super) async fn ensure(wire: &Wire, may_migrate: bool) -> Result<(), ConnectError> {
     let exists = wire
         .client
-        .query_typed_one("SELECT to_regclass($1) IS NOT NULL", &[(
-            &"retrysafe.migration",
-            Type::TEXT,
-        )])
+        .query_typed_one(
+            "SELECT to_regclass($1) IS NOT NULL",
+            &[(&"retrysafe.migration", Type::TEXT)],
+        )
         .await
         .and_then(|row| row.try_get::<_, bool>(0))
         .map_err(|error| ConnectError::because("the schema's version cannot be read", error))?;

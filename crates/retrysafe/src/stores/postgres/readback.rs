@@ -22,11 +22,7 @@ pub(super) enum Verdict {
 }
 
 /// Judges a write in doubt by the record that is there now, if there is one.
-pub(super) fn judge(
-    ask: &Ask,
-    current: Option<Result<&Record, &str>>,
-    now: Time,
-) -> Verdict {
+pub(super) fn judge(ask: &Ask, current: Option<Result<&Record, &str>>, now: Time) -> Verdict {
     let current = match current {
         Some(Ok(record)) => Some(record),
         Some(Err(what)) => return Verdict::Damaged(what.to_owned()),

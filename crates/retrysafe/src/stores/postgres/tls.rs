@@ -45,13 +45,12 @@ pub(super) fn connector(roots: Option<&Path>) -> Result<Connector, ConnectError>
             trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(
-        rustls::crypto::ring::default_provider(),
-    ))
-    .with_safe_default_protocol_versions()
-    .map_err(|error| ConnectError::because("TLS cannot be set up", error))?
-    .with_root_certificates(trusted)
-    .with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| ConnectError::because("TLS cannot be set up", error))?
+            .with_root_certificates(trusted)
+            .with_no_client_auth();
     Ok(Connector(Arc::new(config)))
 }
 

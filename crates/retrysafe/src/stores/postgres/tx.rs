@@ -34,8 +34,8 @@ use sqlx::query::Query;
 use super::carry::Rows;
 use super::columns::{self, Column};
 use super::job::{Ask, Reply};
-use super::{PostgresStore, broken, row};
 use super::settings::Expiry;
+use super::{PostgresStore, broken, row};
 
 /// How often a record that another transaction holds right now is asked for again: the pauses add up
 /// to about a second. Nothing of ours holds one longer than a flush.
@@ -101,8 +101,7 @@ async fn repeat(
     ask: &Ask,
 ) -> Result<Reply, StoreError> {
     for attempt in 0..TRIES_MAX {
-        let rows: Vec<PgRow> =
-            bind(sql, &columns).fetch_all(&mut **tx).await.map_err(refused)?;
+        let rows: Vec<PgRow> = bind(sql, &columns).fetch_all(&mut **tx).await.map_err(refused)?;
         let rows = Rows::read(rows.iter()).ok_or_else(broken)?;
         if let Some(answer) = rows.answer(ask) {
             return answer;

@@ -6,9 +6,7 @@
 use std::time::Duration;
 
 use retrysafe_core::scope::Id;
-use retrysafe_core::store::{
-    Cursor, Page, Query, Stamped, StoreError, StoreErrorKind,
-};
+use retrysafe_core::store::{Cursor, Page, Query, Stamped, StoreError, StoreErrorKind};
 use tokio_postgres::types::Type;
 
 use super::connect::{Fault, Wire};
@@ -42,22 +40,24 @@ impl PostgresStore {
         let rows = self
             .with_wire(async |wire| {
                 wire.client
-                    .query_typed(include_str!("sql/scan.sql"), &[
-                        (&after, Type::BYTEA),
-                        (&standing, Type::INT2),
-                        (&filter.lease_over, Type::BOOL),
-                        (&scope, Type::BYTEA),
-                        (&route, Type::TEXT),
-                        (&key, Type::BYTEA),
-                        (&before, Type::INT8),
-                        (&limit, Type::INT8),
-                        (&PAGE_BYTES_MAX, Type::INT8),
-                    ])
+                    .query_typed(
+                        include_str!("sql/scan.sql"),
+                        &[
+                            (&after, Type::BYTEA),
+                            (&standing, Type::INT2),
+                            (&filter.lease_over, Type::BOOL),
+                            (&scope, Type::BYTEA),
+                            (&route, Type::TEXT),
+                            (&key, Type::BYTEA),
+                            (&before, Type::INT8),
+                            (&limit, Type::INT8),
+                            (&PAGE_BYTES_MAX, Type::INT8),
+                        ],
+                    )
                     .await
             })
             .await?;
-        let (mut page, mut now, mut matched, mut last) =
-            (Page::default(), None, 0, None::<Id>);
+        let (mut page, mut now, mut matched, mut last) = (Page::default(), None, 0, None::<Id>);
         for row in &rows {
             match Row::read(row) {
                 Some(Row::Clock(read)) => {
@@ -118,10 +118,10 @@ impl PostgresStore {
             let dropped = self
                 .with_wire(async |wire| {
                     wire.client
-                        .query_typed_one("SELECT retrysafe.drop_day($1, $2)", &[
-                            (&now, Type::INT8),
-                            (&days, Type::INT4),
-                        ])
+                        .query_typed_one(
+                            "SELECT retrysafe.drop_day($1, $2)",
+                            &[(&now, Type::INT8), (&days, Type::INT4)],
+                        )
                         .await
                 })
                 .await;

@@ -35,12 +35,48 @@ pub(super) struct Mix {
 
 /// What the scripts dwell on.
 pub(super) const MIXES: [(&str, Mix); 6] = [
-    ("few keys, turning over", Mix { keys: 6, asks: 2, body: 60, wait: 5, reap: 5, reopen: 2, kill: 2, ttl: [60, 60] }),
-    ("short lives, recycled", Mix { keys: 40, asks: 3, body: 60, wait: 25, reap: 25, reopen: 2, kill: 2, ttl: [1, 5] }),
-    ("stragglers, copied forward", Mix { keys: 40, asks: 2, body: 40, wait: 25, reap: 20, reopen: 1, kill: 3, ttl: [1, 100_000] }),
-    ("large bodies", Mix { keys: 10, asks: 2, body: 1_500, wait: 15, reap: 15, reopen: 3, kill: 3, ttl: [2, 10] }),
-    ("opened again and again", Mix { keys: 10, asks: 2, body: 40, wait: 10, reap: 5, reopen: 20, kill: 20, ttl: [5, 50] }),
-    ("large batches", Mix { keys: 60, asks: 12, body: 30, wait: 15, reap: 15, reopen: 2, kill: 2, ttl: [1, 20] }),
+    (
+        "few keys, turning over",
+        Mix { keys: 6, asks: 2, body: 60, wait: 5, reap: 5, reopen: 2, kill: 2, ttl: [60, 60] },
+    ),
+    (
+        "short lives, recycled",
+        Mix { keys: 40, asks: 3, body: 60, wait: 25, reap: 25, reopen: 2, kill: 2, ttl: [1, 5] },
+    ),
+    (
+        "stragglers, copied forward",
+        Mix {
+            keys: 40,
+            asks: 2,
+            body: 40,
+            wait: 25,
+            reap: 20,
+            reopen: 1,
+            kill: 3,
+            ttl: [1, 100_000],
+        },
+    ),
+    (
+        "large bodies",
+        Mix {
+            keys: 10,
+            asks: 2,
+            body: 1_500,
+            wait: 15,
+            reap: 15,
+            reopen: 3,
+            kill: 3,
+            ttl: [2, 10],
+        },
+    ),
+    (
+        "opened again and again",
+        Mix { keys: 10, asks: 2, body: 40, wait: 10, reap: 5, reopen: 20, kill: 20, ttl: [5, 50] },
+    ),
+    (
+        "large batches",
+        Mix { keys: 60, asks: 12, body: 30, wait: 15, reap: 15, reopen: 2, kill: 2, ttl: [1, 20] },
+    ),
 ];
 
 /// How many scripts there are of each mix.

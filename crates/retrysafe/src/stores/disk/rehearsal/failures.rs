@@ -81,17 +81,15 @@ fn two_inserts_of_one_id_and_two_swaps_of_one_version_in_a_batch_have_one_winner
     let mut log = open(&TestFolder::default()).unwrap();
     let (one, mut first_told) = oneshot::channel();
     let (two, mut second_told) = oneshot::channel();
-    log.commit([
-        Op::Insert(Box::new(first(1, 60)), one),
-        Op::Insert(Box::new(first(1, 60)), two),
-    ]);
+    log.commit([Op::Insert(Box::new(first(1, 60)), one), Op::Insert(Box::new(first(1, 60)), two)]);
     let Inserted::New(record) = first_told.try_recv().unwrap().unwrap().value else { panic!() };
     let Inserted::Exists(same) = second_told.try_recv().unwrap().unwrap().value else { panic!() };
     assert_eq!(record, same);
 
     use retrysafe_core::record::{Becomes, Write};
     use retrysafe_core::store::Swapped;
-    let write = Write { becomes: Becomes::FailedRetryable, new_fence: false, what: None, ttl: None };
+    let write =
+        Write { becomes: Becomes::FailedRetryable, new_fence: false, what: None, ttl: None };
     let (one, mut first_told) = oneshot::channel();
     let (two, mut second_told) = oneshot::channel();
     log.commit([

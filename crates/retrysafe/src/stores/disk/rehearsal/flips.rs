@@ -16,7 +16,8 @@ use crate::stores::clock::Clock;
 /// records in every state. Closed in good order.
 fn populated() -> (Image, Model, BTreeSet<(usize, usize)>) {
     let mut run = Run::start(TestFolder::default()).unwrap();
-    let mut steps = vec![Step::Ask(vec![Ask::Insert { key: 0, ttl: 60 }, Ask::Insert { key: 1, ttl: 60 }])];
+    let mut steps =
+        vec![Step::Ask(vec![Ask::Insert { key: 0, ttl: 60 }, Ask::Insert { key: 1, ttl: 60 }])];
     for key in 2..60 {
         let ttl = if key % 5 == 0 { 100_000 } else { 2 };
         steps.push(Step::Ask(vec![Ask::Insert { key, ttl }]));
@@ -62,10 +63,8 @@ struct Count {
 fn flip_everything(image: &Image, model: &Model, needed: &BTreeSet<(usize, usize)>) -> Count {
     let (clock, _) = Clock::manual(START);
     let log = Log::open(Arc::new(TestFolder::of(image.clone())), settings(clock)).unwrap();
-    let truth: Model = model
-        .keys()
-        .map(|id| (*id, log.shared.find(id).unwrap().unwrap()))
-        .collect();
+    let truth: Model =
+        model.keys().map(|id| (*id, log.shared.find(id).unwrap().unwrap())).collect();
     let mut count = Count::default();
     for (name, inode) in &image.names {
         for at in 0..image.files[*inode].len() {

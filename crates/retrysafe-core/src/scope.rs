@@ -6,6 +6,7 @@
 //! a record; its [`Id`] is their SHA-256.
 
 use std::fmt;
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
@@ -13,7 +14,7 @@ use crate::key::KeyDigest;
 
 /// Who is asking: a list of named parts, in an encoding that no two lists share.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Scope(Box<[u8]>);
+pub struct Scope(Arc<[u8]>);
 
 /// The name of a record: a digest of scope and key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

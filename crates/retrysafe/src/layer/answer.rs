@@ -1,5 +1,6 @@
 //! How does an answer of ours look on the wire?
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +24,22 @@ pub(super) const UNPROTECTED: HeaderName = HeaderName::from_static("retrysafe-un
 /// When to ask again about an outcome that nobody knows. Somebody has to find out: a reconciler's
 /// first lookup, a webhook. Sooner would be noise.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// A date as a header value. The last one is remembered, because all answers of one second that
+/// are kept for as long expire in the same one.
+fn date(unix: u64) -> Option<HeaderValue> {
+    thread_local! {
+        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    LAST.with_borrow_mut(|last| match last {
+        Some((at, date)) if *at == unix => Some(date.clone()),
+        Some(_) | None => {
+            let date = HeaderValue::try_from(show_http_date(unix)).ok()?;
+            *last = Some((unix, date.clone()));
+            Some(date)
+        }
+    })
+}
 
 impl<S> Case<S> {
     /// A refused request is a response.
@@ -75,7 +92,7 @@ impl<S> Case<S> {
     /// Says when the record will be forgotten, where the route wants that.
     pub(super) fn announce(&self, headers: &mut HeaderMap, expires_at: Time) {
         if self.route.policy.announce_expiry
-            && let Ok(date) = HeaderValue::try_from(show_http_date(expires_at.as_ms() / 1_000))
+            && let Some(date) = date(expires_at.as_ms() / 1_000)
         {
             headers.insert(EXPIRES, date);
         }

@@ -37,6 +37,7 @@ use super::end::{Ended, conclude, listen};
 use super::request::Meaning;
 use super::service::Case;
 use super::settle::{settle, withdraw};
+use super::stubborn::Stubborn;
 
 /// A lease is renewed this often before it ends, so that two renewals may fail.
 const RENEWALS_PER_LEASE: u32 = 3;
@@ -76,9 +77,13 @@ pub(super) async fn work<Svc, S, B, R>(
 ) -> Worked<Svc, R, Svc::Error>
 where
     S: Store,
-    Svc: Service<Request<Body<B>>, Response = Response<R>>,
-    B: HttpBody<Data = Bytes>,
-    R: HttpBody<Data = Bytes>,
+    Svc: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+    Svc::Future: Send + 'static,
+    Svc::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Send,
 {
     let (policy, report) = (&case.route.policy, &case.report);
     // The lease counts from before it was asked for: the store's answer may have taken a while.
@@ -98,45 +103,51 @@ where
         };
         case.room.engine.begin(&ask).await
     };
-    let answer = match begun {
-        Ok(Begun::Execute(lease)) => {
-            let again = if lease.attempt() > 1 { Met::FailedRetry } else { Met::Created };
-            report.met(again, job.key);
-            // Boxed, because a replay would have to make room for it too.
-            return Worked::Answered(Box::pin(execute(case, job, lease, asked_at)).await);
-        }
-        Ok(Begun::InProgress(left)) => return Worked::Busy(left, Box::new(job)),
-        Ok(Begun::Replay(Answer::Kept(stored), expires_at)) => {
-            report.met(Met::Replay, job.key);
-            case.replay(stored, expires_at)
-        }
-        Ok(Begun::Replay(Answer::NotKept { status, location }, _)) => {
-            report.met(Met::NotReplayable, job.key);
-            case.refuse(&Refusal::ResponseNotStored {
-                original_status: status,
-                original_location: location,
-            })
-        }
-        Ok(Begun::Mismatch) => {
-            report.met(Met::KeyMisuse, job.key);
-            case.refuse(&Refusal::KeyReused)
-        }
-        Ok(Begun::Unknown) => {
-            report.met(Met::Unknown, job.key);
-            case.refuse(&Refusal::OutcomeUnknown { retry_after: ASK_AGAIN })
-        }
-        Err(error) if case.may_run_unprotected(&error) => {
-            report.met(Met::Unprotected, job.key);
-            return Worked::Answered(Box::pin(run_unprotected(job)).await);
-        }
-        Err(error) => {
-            report.met(Met::StoreError, job.key);
-            if error.may_have_applied() {
-                withdraw(&case, job.id, job.key, owner);
+    let answer =
+        match begun {
+            Ok(Begun::Execute(lease)) => {
+                let again = if lease.attempt() > 1 { Met::FailedRetry } else { Met::Created };
+                report.met(again, job.key);
+                let run = Stubborn::new(execute(Arc::clone(&case), job, lease, asked_at));
+                return Worked::Answered(match tokio::time::timeout(policy.lease_max, run).await {
+                    Ok(answer) => answer,
+                    // The execution goes on by itself, and its late settle counts.
+                    Err(_) => Ok(case
+                        .refuse(&Refusal::AnswerLost { timed_out: true, retry_after: ASK_AGAIN })),
+                });
             }
-            case.refuse(&case.store_unavailable())
-        }
-    };
+            Ok(Begun::InProgress(left)) => return Worked::Busy(left, Box::new(job)),
+            Ok(Begun::Replay(Answer::Kept(stored), expires_at)) => {
+                report.met(Met::Replay, job.key);
+                case.replay(stored, expires_at)
+            }
+            Ok(Begun::Replay(Answer::NotKept { status, location }, _)) => {
+                report.met(Met::NotReplayable, job.key);
+                case.refuse(&Refusal::ResponseNotStored {
+                    original_status: status,
+                    original_location: location,
+                })
+            }
+            Ok(Begun::Mismatch) => {
+                report.met(Met::KeyMisuse, job.key);
+                case.refuse(&Refusal::KeyReused)
+            }
+            Ok(Begun::Unknown) => {
+                report.met(Met::Unknown, job.key);
+                case.refuse(&Refusal::OutcomeUnknown { retry_after: ASK_AGAIN })
+            }
+            Err(error) if case.may_run_unprotected(&error) => {
+                report.met(Met::Unprotected, job.key);
+                return Worked::Answered(Box::pin(run_unprotected(job)).await);
+            }
+            Err(error) => {
+                report.met(Met::StoreError, job.key);
+                if error.may_have_applied() {
+                    withdraw(&case, job.id, job.key, owner);
+                }
+                case.refuse(&case.store_unavailable())
+            }
+        };
     Worked::Answered(Ok(answer))
 }
 
@@ -242,7 +253,9 @@ async fn keep<S: Store>(case: &Case<S>, key: KeyDigest, lease: &mut Lease) {
     let pause = (policy.lease / RENEWALS_PER_LEASE).max(Duration::from_millis(1));
     loop {
         tokio::time::sleep(pause).await;
-        match case.room.engine.renew(lease, policy.lease, policy.lease_max).await {
+        // Boxed, because most executions end before their first renewal and need no room for it.
+        let renewal = Box::pin(case.room.engine.renew(lease, policy.lease, policy.lease_max));
+        match renewal.await {
             Ok(Renewed::For(_)) => {}
             Ok(Renewed::Lost) => return case.report.lease_lost(key),
             // The lease stands as it was, and there is time for another try before it ends.

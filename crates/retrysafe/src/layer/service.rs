@@ -27,7 +27,6 @@ use retrysafe_core::store::Store;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::answer::ASK_AGAIN;
 use super::body::{Body, Read, read};
 use super::guarded::Guarded;
 use super::observe::{Observed, UNKEYED};
@@ -36,7 +35,7 @@ use super::request::{self, Asked, Meaning, judge};
 use super::run::{Arrived, Job, Worked, work};
 use super::running::{Running, Seat};
 use super::settings::{RoutePolicy, Settings};
-use super::stubborn::Stubborn;
+use super::stubborn::{Begun, Stubborn};
 
 /// The first pause before a request that runs in another process is looked at again.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
@@ -71,6 +70,7 @@ pub(super) struct Case<S> {
     pub room: Arc<Room<S>>,
     pub route: Arc<RoutePolicy>,
     pub report: Arc<Report>,
+    pub begun: Begun,
 }
 
 impl<S: Store> Room<S> {
@@ -140,13 +140,14 @@ where
         };
         let report = self.room.reports.of(label(&route, &parts));
         let (settings, room) = (Arc::clone(&self.settings), Arc::clone(&self.room));
-        let case = Arc::new(Case { settings, room, route, report });
+        let begun = Begun::default();
+        let case = Arc::new(Case { settings, room, route, report, begun: begun.clone() });
         match is_observed {
             false => {
                 let arrived = Box::new(Arrived { inner, parts });
-                ResponseFuture::guarded(guard(case, arrived, body, key))
+                ResponseFuture::guarded(begun, guard(case, arrived, body, key))
             }
-            true => ResponseFuture::guarded(observe(case, inner, parts, body, key)),
+            true => ResponseFuture::guarded(begun, observe(case, inner, parts, body, key)),
         }
     }
 }
@@ -190,19 +191,16 @@ where
     let (mut pause, mut was_woken) = (POLL_PAUSE, false);
     loop {
         let (id, key) = (job.id, job.key);
-        let work = Stubborn::new(work(Arc::clone(&case), job));
-        let left = match tokio::time::timeout(policy.lease_max, work).await {
-            Ok(Worked::Answered(answer)) => return answer,
-            Ok(Worked::Busy(left, back)) => {
+        // From here on a client that leaves changes nothing.
+        case.begun.set(true);
+        let left = match work(Arc::clone(&case), job).await {
+            Worked::Answered(answer) => return answer,
+            Worked::Busy(left, back) => {
                 job = *back;
                 left
             }
-            // The execution goes on by itself, and its late settle counts.
-            Err(_) => {
-                let lost = Refusal::AnswerLost { timed_out: true, retry_after: ASK_AGAIN };
-                return Ok(case.refuse(&lost));
-            }
         };
+        case.begun.set(false);
         let may_wait = !was_woken && Instant::now() < deadline;
         let may_begin = may_wait
             && match case.seat(id) {
@@ -337,47 +335,63 @@ pin_project_lite::pin_project! {
     pub struct ResponseFuture<F, R, E>
     where
         R: HttpBody,
+        R: Send,
+        R: 'static,
+        R::Error: Send,
+        E: Send,
+        E: 'static,
     {
         #[pin]
         kind: Kind<F, R, E>,
     }
 }
 
-type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
-
 pin_project_lite::pin_project! {
     #[project = KindNow]
     enum Kind<F, R, E>
     where
         R: HttpBody,
+        R: Send,
+        R: 'static,
+        R::Error: Send,
+        E: Send,
+        E: 'static,
     {
         Passed { #[pin] future: F },
-        Guarded { future: Boxed<R, E> },
+        Guarded { future: Stubborn<Result<Response<Body<R>>, E>> },
     }
 }
 
-impl<F, R: HttpBody, E> ResponseFuture<F, R, E> {
+impl<F, R, E> ResponseFuture<F, R, E>
+where
+    R: HttpBody + Send + 'static,
+    R::Error: Send,
+    E: Send + 'static,
+{
     fn passed(future: F) -> Self {
         Self { kind: Kind::Passed { future } }
     }
 
     fn guarded(
+        begun: Begun,
         future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static,
     ) -> Self {
-        Self { kind: Kind::Guarded { future: Box::pin(future) } }
+        Self { kind: Kind::Guarded { future: Stubborn::once_begun(begun, future) } }
     }
 }
 
 impl<F, R, E> Future for ResponseFuture<F, R, E>
 where
     F: Future<Output = Result<Response<R>, E>>,
-    R: HttpBody,
+    R: HttpBody + Send + 'static,
+    R::Error: Send,
+    E: Send + 'static,
 {
     type Output = Result<Response<Body<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
-            KindNow::Guarded { future } => future.as_mut().poll(context),
+            KindNow::Guarded { future } => Pin::new(future).poll(context),
             KindNow::Passed { future } => {
                 let response = ready!(future.poll(context));
                 Poll::Ready(response.map(|response| response.map(Body::passed)))
@@ -386,7 +400,12 @@ where
     }
 }
 
-impl<F, R: HttpBody, E> fmt::Debug for ResponseFuture<F, R, E> {
+impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E>
+where
+    R: HttpBody + Send + 'static,
+    R::Error: Send,
+    E: Send + 'static,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -1,8 +1,10 @@
 //! What do the tests of the PostgreSQL store share?
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod load;
+pub(crate) mod pooler;
 pub(crate) mod proxy;
 
 use std::sync::OnceLock;

@@ -1,0 +1,46 @@
+//! How does a test get a pgbouncer in transaction mode?
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::cluster::{as_user, folder, free_port, janitor};
+
+#[derive(Debug)]
+pub(crate) struct Pooler {
+    pub(crate) port: u16,
+    _janitor: Child,
+}
+
+impl Pooler {
+    /// A pooler in front of the server on this port, with fewer connections to it than one store
+    /// has: every transaction may meet another backend.
+    pub(crate) fn start(server: u16) -> Self {
+        let (dir, port) = (folder(), free_port());
+        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(PathBuf::from);
+        let program = program.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
+            panic!("pgbouncer is not installed: run `cargo xtask test`, or `apt-get install pgbouncer`")
+        });
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\n\
+            listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
+            pool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 500\n\
+            pidfile = {}\nlogfile = {}\n",
+            dir.join("pid").display(),
+            dir.join("log").display(),
+        );
+        let file = dir.join("pgbouncer.ini");
+        std::fs::write(&file, settings).expect("the settings are written");
+        let janitor = janitor(&dir);
+        let mut command: Command = as_user(&program);
+        command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("pgbouncer starts");
+        let started = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+            assert!(started.elapsed() < Duration::from_secs(60), "{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self { port, _janitor: janitor }
+    }
+}

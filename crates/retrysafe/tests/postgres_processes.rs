@@ -1,0 +1,90 @@
+//! Do many processes execute each request once?
+//!
+//! The test starts itself eight times; each copy races for the same thousand keys and prints which
+//! ones it was told to execute.
+
+mod common;
+
+use std::collections::HashMap;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::load::{begin, completed};
+use common::{database, number, store};
+use retrysafe::core::engine::{Begun, Engine, Settled};
+
+const KEYS: usize = 1_000;
+const PROCESSES: u64 = 8;
+/// Set in the copies: the database, and which copy it is.
+const VARIABLE: &str = "RETRYSAFE_TEST_RACER";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_processes_racing_on_a_thousand_keys_execute_each_once() {
+    if let Ok(racer) = std::env::var(VARIABLE) {
+        let (number, url) = racer.split_once(' ').unwrap();
+        return race(url, number.parse().unwrap()).await;
+    }
+    let url = database().await;
+    let this = std::env::current_exe().unwrap();
+    let racers: Vec<_> = (0..PROCESSES)
+        .map(|number| {
+            Command::new(&this)
+                .args(["--exact", "--nocapture"])
+                .arg("eight_processes_racing_on_a_thousand_keys_execute_each_once")
+                .env(VARIABLE, format!("{number} {url}"))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let mut executed: HashMap<String, u32> = HashMap::new();
+    for racer in racers {
+        let output = racer.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            if let Some((_, key)) = line.split_once("executed ") {
+                *executed.entry(key.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    assert_eq!(executed.len(), KEYS, "every key was executed");
+    assert!(executed.values().all(|count| *count == 1), "none was executed twice");
+    let completed = "SELECT count(*) FROM retrysafe.record WHERE state = 1";
+    assert_eq!(number(&url, completed).await, KEYS as i64);
+}
+
+/// One process: 32 callers that go through all keys in their own order.
+async fn race(url: &str, number: u64) {
+    let engine = Arc::new(Engine::new(store(&format!("{url}?deadline=60s")).await));
+    let next = Arc::new(AtomicUsize::new(0));
+    let callers: Vec<_> = (0..32)
+        .map(|_| {
+            let (engine, next) = (Arc::clone(&engine), Arc::clone(&next));
+            tokio::spawn(async move {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= KEYS {
+                        return;
+                    }
+                    // Each process begins elsewhere, and they cross.
+                    let turn = if number % 2 == 0 { at } else { KEYS - 1 - at };
+                    let key = format!("k{turn}");
+                    let owner = number * KEYS as u64 + at as u64 + 1;
+                    match begin(&engine, &key, owner).await.unwrap() {
+                        Begun::Execute(lease) => {
+                            println!("\nexecuted {key}");
+                            let settled = engine.settle(lease, &completed(&key)).await.unwrap();
+                            assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
+                        }
+                        Begun::Replay(..) | Begun::InProgress(_) => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+}

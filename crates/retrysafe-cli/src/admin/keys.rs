@@ -63,7 +63,7 @@ struct Resolve {
 /// An answer that an operator gives.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+pub(crate) struct Given {
     status: u16,
     #[serde(default)]
     headers: Vec<(String, String)>,
@@ -246,7 +246,12 @@ fn scope(text: &str) -> Result<Scope, Refused> {
 }
 
 impl Given {
-    fn answer(self) -> Result<Answer, Refused> {
+    /// The answer as it is kept.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be replayed.
+    pub(crate) fn answer(self) -> Result<Answer, Refused> {
         let invalid = |why: String| Refused::Invalid(why);
         let status = StatusCode::from_u16(self.status)
             .ok()

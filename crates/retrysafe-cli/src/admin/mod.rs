@@ -35,6 +35,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::Secret;
 use error::Refused;
+pub(crate) use keys::Given;
 
 /// How long the store may take to show that it is there.
 const READY_MAX: Duration = Duration::from_secs(2);

@@ -191,7 +191,9 @@ fn show(record: &Value, as_json: bool) {
         match value {
             Value::Array(_) => {}
             Value::String(text) => output::say(&format!("{name:<18} {text}")),
-            other => output::say(&format!("{name:<18} {other}")),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
+                output::say(&format!("{name:<18} {value}"));
+            }
         }
     }
     if let Some(timeline) = record.get("timeline").and_then(Value::as_array) {

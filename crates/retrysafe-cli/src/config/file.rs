@@ -138,33 +138,44 @@ pub(crate) struct UpkeepFile {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReconcileFile {
-    /// What to ask: a URL in which `{id}`, `{fence}` and `{path}` stand for the record's.
+    /// What to ask: a path of the upstream, or a whole URL. `{id}`, `{fence}` and `{path}` stand for
+    /// the record's.
     pub url: String,
     /// Headers to send along, such as an `Authorization` of the gateway's own.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Where in the answer's JSON the state stands, as a JSON pointer.
+    /// Where in the answer's JSON the state stands, as a JSON pointer; `/state` unless it is set.
     #[serde(default)]
     pub pointer: Option<String>,
-    /// Values there that mean it was executed.
+    /// Values there that mean it was executed; `executed` unless they are set.
     #[serde(default)]
-    pub executed: Vec<String>,
-    /// Values there that mean it was not executed and cannot be any more.
+    pub executed: Option<Vec<String>>,
+    /// Values there that mean it was not executed and cannot be any more; `not_executed` unless
+    /// they are set.
     #[serde(default)]
-    pub not_executed: Vec<String>,
-    /// Statuses that mean the upstream does not know it. What that proves is up to `absence`.
+    pub not_executed: Option<Vec<String>>,
+    /// Values there that mean it is under way; `pending` unless they are set.
+    #[serde(default)]
+    pub pending: Option<Vec<String>>,
+    /// Where in the answer's JSON the answer to replay stands, as a JSON pointer, in the form of the
+    /// admin interface.
+    #[serde(default)]
+    pub response: Option<String>,
+    /// Statuses that mean the upstream does not know it; 404 unless they are set. What that proves
+    /// is up to the route's `absence`.
     #[serde(default)]
     pub absent_statuses: Option<Vec<u16>>,
     /// How long a lookup may take.
     #[serde(default)]
     pub timeout: Option<Length>,
-    /// How often unknown records are looked for.
+    /// How often unknown records that are due are looked for.
     #[serde(default)]
     pub every: Option<Length>,
-    /// The pauses between the lookups of one record; when they are used up, a person must decide.
+    /// How long after a record became unknown it is asked about, rising; when these are used up, a
+    /// person must decide.
     #[serde(default)]
     pub schedule: Option<Vec<Length>>,
-    /// How long after the last sign of life an absence may count as proof.
+    /// How long after a record became unknown its absence may count as proof.
     #[serde(default)]
     pub settle_time: Option<Length>,
 }

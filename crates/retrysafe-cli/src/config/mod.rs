@@ -256,20 +256,24 @@ fn upstream(text: Option<&str>, wrong: &mut Vec<Complaint>) -> Option<Upstream> 
         wrong.push(Complaint::new("upstream", "is not set: which API is to be protected?"));
         return None;
     };
-    let found = text.parse::<Uri>().ok().and_then(|uri| {
-        let tls = *uri.scheme()? == Scheme::HTTPS;
-        let plain = *uri.scheme()? == Scheme::HTTP;
-        let authority = uri.authority()?.clone();
-        let bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
-        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        let no_password = !authority.as_str().contains('@');
-        ((tls || plain) && bare && no_password).then_some(Upstream { tls, authority, port })
-    });
+    let found = server(text);
     if found.is_none() {
         let what = "is not a base URL such as http://127.0.0.1:3000, without path and password";
         wrong.push(Complaint::new("upstream", what));
     }
     found
+}
+
+/// The server of a URL without path and password.
+pub(crate) fn server(url: &str) -> Option<Upstream> {
+    let uri = url.parse::<Uri>().ok()?;
+    let tls = *uri.scheme()? == Scheme::HTTPS;
+    let plain = *uri.scheme()? == Scheme::HTTP;
+    let authority = uri.authority()?.clone();
+    let bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
+    let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+    let no_password = !authority.as_str().contains('@');
+    ((tls || plain) && bare && no_password).then_some(Upstream { tls, authority, port })
 }
 
 fn admin(file: &File, wrong: &mut Vec<Complaint>) -> Option<Admin> {

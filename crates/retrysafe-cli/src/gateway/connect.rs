@@ -1,6 +1,7 @@
 //! How is a connection to the upstream made?
 
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::{Config, Upstream};
+use crate::config::Upstream;
 use crate::dial;
 
 /// Makes connections to the upstream.
@@ -31,19 +32,19 @@ pub(crate) enum Stream {
 }
 
 impl Connector {
-    /// The connector of a configuration. Each gets a generation of its own.
+    /// The connector to a server. Each gets a generation of its own.
     ///
     /// # Errors
     ///
     /// If the authorities to trust cannot be read.
-    pub(crate) fn new(config: &Config) -> io::Result<Self> {
-        let Upstream { tls, authority, port } = &config.upstream;
+    pub(crate) fn new(upstream: &Upstream, authorities: Option<&Path>) -> io::Result<Self> {
+        let Upstream { tls, authority, port } = upstream;
         let host = authority.host().trim_matches(['[', ']']);
         let tls = match tls {
             false => None,
             true => {
                 let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-                let client = dial::client_config(config.authorities.as_deref())?;
+                let client = dial::client_config(authorities)?;
                 Some((TlsConnector::from(client), name))
             }
         };

@@ -36,8 +36,8 @@ impl Live {
     pub(crate) fn new(config: Config) -> Result<Self, String> {
         let tls = config.tls.as_ref().map(acceptor).transpose();
         let tls = tls.map_err(|error| format!("tls: {error}"))?;
-        let connector =
-            Connector::new(&config).map_err(|error| format!("upstream_tls: {error}"))?;
+        let connector = Connector::new(&config.upstream, config.authorities.as_deref())
+            .map_err(|error| format!("upstream_tls: {error}"))?;
         let verifier = config.jwt.as_ref().map(Verifier::new).transpose()?;
         let routes = Routes::new(&config);
         let published = super::wellknown::document(&routes);

@@ -25,10 +25,13 @@ pub(crate) mod live;
 mod path;
 mod pool;
 mod proxy;
+mod reconcile;
 mod request_log;
 pub(crate) mod route;
 mod scope;
 pub(crate) mod serve;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 mod wellknown;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use retrysafe::upkeep::Tending;
 use retrysafe_core::event;
 use retrysafe_core::store::Store;
 use tokio::net::TcpListener;
@@ -16,6 +17,7 @@ use super::Gateway;
 use super::listen::Workers;
 use super::live::Live;
 use super::request_log::RequestLog;
+use super::upkeep;
 use crate::admin::{self, Admin};
 use crate::config::{self, Config, Flags, Secret};
 use crate::report;
@@ -80,18 +82,15 @@ async fn run<S: Store>(
     report::at_start(&config, is_made.then_some(&token));
     let threads = config.threads;
     let gateway = Arc::new(Gateway::new(Live::new(config)?, store, log));
-    let upkeep = super::upkeep::start(&gateway);
+    let mut tending = upkeep::start(&gateway)?;
     tokio::spawn(tidy_metrics(metrics));
     let workers = Workers::start(&gateway, threads, &stopped)?;
     metrics::gauge!(event::RELOADED.name).set(1.0);
 
     let accepting = workers.accept(&listener, stopped);
     let stopping = async {
-        loop {
-            match signals.next().await {
-                Told::Reload => take(&gateway, &reload),
-                Told::Stop => break,
-            }
+        while let Told::Reload = signals.next().await {
+            take(&gateway, &reload, &mut tending);
         }
         tracing::info!("stopping: not ready any more");
         admin.stopping();
@@ -102,7 +101,7 @@ async fn run<S: Store>(
     tokio::join!(accepting, stopping);
     drop(listener);
     let left = drain(&gateway, &workers, drain_max).await;
-    upkeep.end().await;
+    tending.stop().await;
     let _ = end_admin.send(true);
     let open = workers.open();
     if left > 0 || open > 0 {
@@ -126,20 +125,25 @@ async fn drain<S: Store>(gateway: &Gateway<S>, workers: &Workers, patience: Dura
 }
 
 /// Takes a new configuration, or keeps the old one and says why.
-fn take<S: Store>(gateway: &Gateway<S>, reload: &impl Fn() -> Result<Config, config::Wrong>) {
+fn take<S: Store>(
+    gateway: &Arc<Gateway<S>>,
+    reload: &impl Fn() -> Result<Config, config::Wrong>,
+    tending: &mut Tending,
+) {
     let taken = reload().map_err(|wrong| wrong.to_string()).and_then(|config| {
         let old = gateway.live.load_full();
         let fixed = config::needs_restart(&old.config, &config);
-        match fixed.is_empty() {
-            true => Live::new(config),
-            false => Err(format!("{} cannot change without a restart", fixed.join(", "))),
+        if !fixed.is_empty() {
+            return Err(format!("{} cannot change without a restart", fixed.join(", ")));
         }
+        gateway.live.store(Arc::new(Live::new(config)?));
+        // The tasks take their settings at their start; the old ones end after their present step.
+        upkeep::start(gateway).inspect_err(|_| gateway.live.store(old))
     });
-    let is_taken = taken.is_ok();
-    metrics::gauge!(event::RELOADED.name).set(if is_taken { 1.0 } else { 0.0 });
+    metrics::gauge!(event::RELOADED.name).set(if taken.is_ok() { 1.0 } else { 0.0 });
     match taken {
-        Ok(live) => {
-            gateway.live.store(Arc::new(live));
+        Ok(started) => {
+            *tending = started;
             tracing::info!("configuration reloaded");
         }
         Err(why) => tracing::error!(why, "configuration kept: the new one is not taken"),

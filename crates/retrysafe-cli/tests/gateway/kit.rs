@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A key that no other test uses.
-pub fn key() -> String {
+pub(crate) fn key() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     format!("key-{}-{:08}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
@@ -22,51 +22,51 @@ pub fn key() -> String {
 
 /// An HTTP/1 message as it was read.
 #[derive(Clone, Debug, Default)]
-pub struct Message {
-    pub start: String,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Message {
+    pub(crate) start: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Message {
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         self.start.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 
-    pub fn all(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         let named = self.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
         named.map(|(_, value)| value.as_str()).collect()
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.all(name).first().copied()
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    pub fn code(&self) -> String {
+    pub(crate) fn code(&self) -> String {
         self.json()["code"].as_str().unwrap_or_default().to_owned()
     }
 
-    pub fn is_replay(&self) -> bool {
+    pub(crate) fn is_replay(&self) -> bool {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
 /// Reads messages from a connection.
-pub struct Reader {
+pub(crate) struct Reader {
     stream: TcpStream,
     held: Vec<u8>,
 }
 
 impl Reader {
-    pub fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { stream, held: Vec::new() }
     }
@@ -100,7 +100,7 @@ impl Reader {
     }
 
     /// The next message, or none at the end of the connection.
-    pub fn message(&mut self, is_head_answer: bool) -> Option<Message> {
+    pub(crate) fn message(&mut self, is_head_answer: bool) -> Option<Message> {
         let mut message = Message { start: self.line()?, ..Message::default() };
         loop {
             let line = self.line()?;
@@ -137,7 +137,7 @@ impl Reader {
 
 /// What the upstream does with a request.
 #[derive(Clone)]
-pub enum Step {
+pub(crate) enum Step {
     /// Answers.
     Reply(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// Answers once the gate is open.
@@ -150,10 +150,10 @@ pub enum Step {
 
 /// Holds answers back until it is opened.
 #[derive(Clone, Default)]
-pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
 impl Gate {
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.0.0.lock().unwrap() = true;
         self.0.1.notify_all();
     }
@@ -164,28 +164,28 @@ impl Gate {
     }
 }
 
-pub fn reply(status: u16, body: &str) -> Step {
+pub(crate) fn reply(status: u16, body: &str) -> Step {
     Step::Reply(status, vec![("Content-Type", "application/json".into())], body.into())
 }
 
 /// A request that reached the upstream.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub method: String,
-    pub target: String,
-    pub message: Message,
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) message: Message,
 }
 
 impl Seen {
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or_default()
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.message.header(name)
     }
 
-    pub fn is_protected(&self) -> bool {
+    pub(crate) fn is_protected(&self) -> bool {
         self.message.all("retrysafe-fence").len() == 1
     }
 }
@@ -198,13 +198,13 @@ struct Book {
 
 /// Answers by script and writes everything down.
 #[derive(Clone)]
-pub struct Upstream {
-    pub address: SocketAddr,
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
     book: Arc<(Mutex<Book>, Condvar)>,
 }
 
 impl Upstream {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let upstream = Self { address: listener.local_addr().unwrap(), book: Arc::default() };
         let serving = upstream.clone();
@@ -218,24 +218,24 @@ impl Upstream {
     }
 
     /// What to do with requests for a path, one after the other; the last one repeats.
-    pub fn script(&self, path: &str, steps: Vec<Step>) {
+    pub(crate) fn script(&self, path: &str, steps: Vec<Step>) {
         self.book.0.lock().unwrap().steps.insert(path.into(), steps);
     }
 
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         self.book.0.lock().unwrap().seen.clone()
     }
 
-    pub fn seen_at(&self, path: &str) -> Vec<Seen> {
+    pub(crate) fn seen_at(&self, path: &str) -> Vec<Seen> {
         self.seen().into_iter().filter(|seen| seen.path() == path).collect()
     }
 
-    pub fn count(&self, path: &str) -> usize {
+    pub(crate) fn count(&self, path: &str) -> usize {
         self.seen_at(path).len()
     }
 
     /// Waits until a path was asked for this often.
-    pub fn wait(&self, path: &str, count: usize) {
+    pub(crate) fn wait(&self, path: &str, count: usize) {
         let book = self.book.0.lock().unwrap();
         let enough =
             |book: &Book| book.seen.iter().filter(|seen| seen.path() == path).count() >= count;
@@ -305,7 +305,7 @@ fn act(out: &mut TcpStream, step: Step, method: &str) -> bool {
 // ------------------------------------------------------------------ client
 
 /// Sends bytes as they are, and reads every answer until the connection closes.
-pub fn raw(address: SocketAddr, bytes: &[u8], close_write: bool) -> Vec<Message> {
+pub(crate) fn raw(address: SocketAddr, bytes: &[u8], close_write: bool) -> Vec<Message> {
     let stream = TcpStream::connect(address).unwrap();
     let mut out = stream.try_clone().unwrap();
     let bytes = bytes.to_vec();
@@ -324,7 +324,12 @@ pub fn raw(address: SocketAddr, bytes: &[u8], close_write: bool) -> Vec<Message>
 }
 
 /// A request in bytes.
-pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Vec<u8> {
     let mut head = format!("{method} {target} HTTP/1.1\r\nHost: api.test\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -337,20 +342,20 @@ pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]
 }
 
 /// Sends one request and reads its final answer.
-pub fn send(address: SocketAddr, bytes: &[u8]) -> Message {
+pub(crate) fn send(address: SocketAddr, bytes: &[u8]) -> Message {
     let answers = raw(address, bytes, false);
     answers.into_iter().rev().find(|answer| answer.status() >= 200).expect("an answer")
 }
 
 // ------------------------------------------------------------------ gateway
 
-pub const TOKEN: &str = "test-token";
+pub(crate) const TOKEN: &str = "test-token";
 
 /// `retrysafe serve` as a child.
-pub struct Gateway {
-    pub address: SocketAddr,
-    pub admin: SocketAddr,
-    pub folder: PathBuf,
+pub(crate) struct Gateway {
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) folder: PathBuf,
     upstream: SocketAddr,
     store: String,
     child: Option<Child>,
@@ -359,7 +364,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// A gateway with this much more configuration, on a disk store of its own.
-    pub fn start(upstream: &Upstream, toml: &str) -> Self {
+    pub(crate) fn start(upstream: &Upstream, toml: &str) -> Self {
         let guard = tempfile::tempdir().unwrap();
         let store = format!("disk:{}", guard.path().join("data").display());
         let folder = guard.path().to_path_buf();
@@ -381,12 +386,12 @@ impl Gateway {
         self.child.as_mut().unwrap()
     }
 
-    pub fn config(&self) -> PathBuf {
+    pub(crate) fn config(&self) -> PathBuf {
         self.folder.join("retrysafe.toml")
     }
 
     /// Writes the configuration file.
-    pub fn configure(&self, toml: &str) {
+    pub(crate) fn configure(&self, toml: &str) {
         let head = format!(
             "listen = \"{}\"\nupstream = \"http://{}\"\nstore = \"{}\"\n",
             self.address, self.upstream, self.store
@@ -397,7 +402,7 @@ impl Gateway {
     }
 
     /// Starts it again, on the same store and addresses.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -429,12 +434,12 @@ impl Gateway {
                 .is_some_and(|answer| answer.status() == 200)
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
     /// Waits until the log says something.
-    pub fn wait_for_log(&self, text: &str) {
+    pub(crate) fn wait_for_log(&self, text: &str) {
         let end = Instant::now() + PATIENCE;
         while !self.log().contains(text) {
             assert!(Instant::now() < end, "the log does not say {text:?}: {}", self.log());
@@ -442,7 +447,7 @@ impl Gateway {
         }
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill")
             .args([&format!("-{name}"), &self.child.as_ref().unwrap().id().to_string()])
             .status()
@@ -451,13 +456,13 @@ impl Gateway {
     }
 
     /// Stops it hard, as a crash would.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child().kill().unwrap();
         self.child().wait().unwrap();
     }
 
     /// Waits for its end and gives its exit code.
-    pub fn wait(&mut self) -> Option<i32> {
+    pub(crate) fn wait(&mut self) -> Option<i32> {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child().try_wait().unwrap() {
@@ -468,33 +473,39 @@ impl Gateway {
         }
     }
 
-    pub fn post(&self, path: &str, key: &str, body: &str) -> Message {
+    pub(crate) fn post(&self, path: &str, key: &str, body: &str) -> Message {
         self.post_with(path, key, body, &[])
     }
 
-    pub fn post_with(&self, path: &str, key: &str, body: &str, more: &[(&str, &str)]) -> Message {
+    pub(crate) fn post_with(
+        &self,
+        path: &str,
+        key: &str,
+        body: &str,
+        more: &[(&str, &str)],
+    ) -> Message {
         let mut headers = vec![("Idempotency-Key", key), ("Content-Type", "application/json")];
         headers.extend_from_slice(more);
         send(self.address, &request("POST", path, &headers, body.as_bytes()))
     }
 
     /// Asks the admin listener, with the token.
-    pub fn ask(&self, method: &str, path: &str, body: &str) -> Message {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Message {
         let token = format!("Bearer {TOKEN}");
         let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
         send(self.admin, &request(method, path, &headers, body.as_bytes()))
     }
 
-    pub fn records(&self) -> u64 {
+    pub(crate) fn records(&self) -> u64 {
         self.ask("GET", "/api/v1/stats", "").json()["all"]["records"].as_u64().unwrap()
     }
 
-    pub fn metrics(&self) -> String {
+    pub(crate) fn metrics(&self) -> String {
         self.ask("GET", "/metrics", "").text()
     }
 
     /// The one unknown record of a path.
-    pub fn unknown_at(&self, path: &str) -> serde_json::Value {
+    pub(crate) fn unknown_at(&self, path: &str) -> serde_json::Value {
         let listed = self.ask("GET", "/api/v1/keys?state=unknown&limit=1000", "").json();
         let keys = listed["keys"].as_array().unwrap().clone();
         let mut here: Vec<_> = keys.into_iter().filter(|key| key["path"] == path).collect();
@@ -512,17 +523,25 @@ impl Drop for Gateway {
     }
 }
 
-/// An address that was free a moment ago.
-pub fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// An address that nobody else of this run gets: below the ports that the system gives out by
+/// itself, one after the other.
+pub(crate) fn free() -> SocketAddr {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) + u64::from(std::process::id()) * 97;
+        let port = u16::try_from(12_000 + number % 18_000).unwrap();
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }
 
 /// Runs the program with arguments: exit code, standard output, standard error.
-pub fn program(arguments: &[&str], folder: &Path) -> (i32, String, String) {
+pub(crate) fn program(arguments: &[&str], folder: &Path) -> (i32, String, String) {
     program_with(arguments, folder, &[])
 }
 
-pub fn program_with(
+pub(crate) fn program_with(
     arguments: &[&str],
     folder: &Path,
     variables: &[(&str, &str)],

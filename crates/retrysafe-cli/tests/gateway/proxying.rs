@@ -1,1 +1,234 @@
-//! stub
+//! Is the gateway a good proxy where it has nothing to protect?
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+
+use super::kit::{Gateway, Reader, Step, Upstream, free, key, raw, reply, request, send};
+
+#[test]
+fn headers_say_who_is_asking_and_nobody_can_forge_them() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    let forged = [
+        ("X-Forwarded-For", "6.6.6.6"),
+        ("Forwarded", "for=6.6.6.6"),
+        ("X-Real-IP", "6.6.6.6"),
+        ("Retrysafe-Fence", "99"),
+        ("Retrysafe-Id", "99"),
+        ("Idempotent-Replayed", "true"),
+        ("Connection", "X-Hop"),
+        ("X-Hop", "1"),
+        ("Proxy-Connection", "keep-alive"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("X-Request-Id", "mine-1"),
+    ];
+    let answer = gateway.post_with("/h", &key(), "{}", &forged);
+    assert_eq!(answer.header("x-request-id"), Some("mine-1"));
+    let seen = upstream.seen_at("/h").remove(0);
+    assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
+    assert_eq!(seen.header("x-forwarded-host"), Some("api.test"));
+    assert_eq!(seen.header("host"), Some("api.test"));
+    assert_eq!(seen.header("x-request-id"), Some("mine-1"));
+    assert!(seen.header("traceparent").is_some());
+    assert_eq!(seen.header("retrysafe-attempt"), Some("1"));
+    assert_eq!(seen.header("retrysafe-id").map(str::len), Some(64));
+    assert_ne!(seen.header("retrysafe-fence"), Some("99"));
+    for gone in ["forwarded", "x-real-ip", "x-hop", "proxy-connection", "idempotent-replayed"] {
+        assert_eq!(seen.header(gone), None, "{gone}");
+    }
+    let made = gateway.post_with("/h", &key(), "{}", &[("X-Request-Id", "<bad>")]);
+    assert_eq!(made.header("x-request-id").map(str::len), Some(32));
+
+    let trusting = Gateway::start(&upstream, "trusted_networks = [\"127.0.0.0/8\"]\n---\n");
+    trusting.post_with("/t", &key(), "{}", &[("X-Forwarded-For", "1.2.3.4")]);
+    let seen = upstream.seen_at("/t").remove(0);
+    assert_eq!(seen.header("x-forwarded-for"), Some("1.2.3.4, 127.0.0.1"));
+}
+
+#[test]
+fn a_released_key_runs_again_with_a_higher_fence() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    upstream.script("/f", vec![reply(503, "{}"), reply(201, "{}")]);
+    let key = key();
+    gateway.post("/f", &key, "{}");
+    gateway.post("/f", &key, "{}");
+    let fence = |at: usize| -> u64 {
+        upstream.seen_at("/f")[at].header("retrysafe-fence").unwrap().parse().unwrap()
+    };
+    assert!(fence(1) > fence(0));
+    assert_eq!(upstream.seen_at("/f")[1].header("retrysafe-attempt"), Some("2"));
+    assert_eq!(
+        upstream.seen_at("/f")[0].header("retrysafe-id"),
+        upstream.seen_at("/f")[1].header("retrysafe-id")
+    );
+}
+
+/// An upstream that does what a closure says with each connection.
+fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Upstream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut upstream = Upstream::start();
+    upstream.address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            serve(stream);
+        }
+    });
+    upstream
+}
+
+fn head(stream: &mut TcpStream) -> String {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => seen.push(byte[0]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+#[test]
+fn an_uncovered_answer_streams_before_it_has_ended() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let upstream = server(move |mut stream| {
+        head(&mut stream);
+        let first = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n";
+        stream.write_all(first).unwrap();
+        wait.lock().unwrap().recv().unwrap();
+        stream.write_all(b"3\r\ntwo\r\n0\r\n\r\n").unwrap();
+    });
+    let gateway = Gateway::start(&upstream, "");
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.write_all(&request("GET", "/events", &[], b"")).unwrap();
+    let mut seen = String::new();
+    let mut chunk = [0; 1024];
+    while !seen.contains("one") {
+        let n = stream.read(&mut chunk).unwrap();
+        assert!(n > 0, "ended early: {seen}");
+        seen.push_str(&String::from_utf8_lossy(&chunk[..n]));
+    }
+    go.send(()).unwrap();
+    stream.read_to_string(&mut seen).unwrap();
+    assert!(seen.contains("two"), "{seen}");
+}
+
+#[test]
+fn another_protocol_passes_through_on_an_uncovered_route() {
+    let upstream = server(|mut stream| {
+        let asked = head(&mut stream).to_lowercase();
+        assert!(asked.contains("upgrade: echo"), "{asked}");
+        let switched = b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+        stream.write_all(switched).unwrap();
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        bytes.reverse();
+        stream.write_all(&bytes).unwrap();
+    });
+    let gateway = Gateway::start(&upstream, "");
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream
+        .write_all(b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+        .unwrap();
+    let answer = head(&mut stream);
+    assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    stream.write_all(b"hello").unwrap();
+    let mut back = [0; 5];
+    stream.read_exact(&mut back).unwrap();
+    assert_eq!(&back, b"olleh");
+}
+
+#[test]
+fn connections_are_reused_and_a_stale_one_is_replaced_before_anything_is_sent() {
+    let connections = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&connections);
+    let upstream = server(move |stream| {
+        counted.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        std::thread::spawn(move || {
+            let mut out = stream.try_clone().unwrap();
+            let mut reader = Reader::new(stream);
+            while let Some(message) = reader.message(false) {
+                out.write_all(b"HTTP/1.1 201 X\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+                // Told to, the upstream closes the idle connection, as servers do after a while.
+                if message.start.contains("/last") {
+                    return;
+                }
+            }
+        });
+    });
+    let gateway = Gateway::start(&upstream, "threads = 1\n---\n");
+    for _ in 0..5 {
+        assert_eq!(gateway.post("/more", &key(), "{}").status(), 201);
+    }
+    assert_eq!(connections.load(std::sync::atomic::Ordering::Acquire), 1);
+    for _ in 0..5 {
+        assert_eq!(gateway.post("/last", &key(), "{}").status(), 201);
+    }
+}
+
+#[test]
+fn lost_and_unreachable_are_told_apart_without_a_key_too() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "[defaults]\nupstream_timeout = \"200ms\"\n");
+    upstream.script("/lost", vec![Step::Drop]);
+    upstream.script("/slow", vec![Step::Held(Default::default(), Box::new(reply(201, "{}")))]);
+    let put = |path: &str| send(gateway.address, &request("PUT", path, &[], b"{}"));
+    assert_eq!((put("/lost").status(), put("/lost").code().as_str()), (502, "upstream_failed"));
+    assert_eq!((put("/slow").status(), put("/slow").code().as_str()), (504, "upstream_failed"));
+    let slow = gateway.post("/slow", &key(), "{}");
+    assert_eq!((slow.status(), slow.code().as_str()), (504, "outcome_unknown"));
+
+    let mut nobody = upstream.clone();
+    nobody.address = free();
+    let gateway = Gateway::start(&nobody, "");
+    let put = send(gateway.address, &request("PUT", "/x", &[], b"{}"));
+    assert_eq!((put.status(), put.code().as_str()), (502, "upstream_unreachable"));
+    let post = gateway.post("/x", &key(), "{}");
+    assert_eq!((post.status(), post.code().as_str()), (502, "upstream_unreachable"));
+    let listed = gateway.ask("GET", "/api/v1/keys", "").json();
+    assert_eq!(listed["keys"][0]["state"], "failed_retryable");
+}
+
+#[test]
+fn large_bodies_pass_where_nothing_is_kept() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    let body = vec![7_u8; 5 << 20];
+    let answers = raw(gateway.address, &request("PUT", "/upload", &[], &body), false);
+    assert_eq!(answers[0].status(), 201);
+    assert!(upstream.seen_at("/upload")[0].message.body == body);
+}
+
+#[test]
+fn the_policy_is_published_and_a_caller_sees_its_own_keys_only() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(
+        &upstream,
+        "[[route]]\npath = \"/const\"\nmethods = [\"POST\"]\nscope = [\"const:x\"]\n",
+    );
+    let get = |path: &str, headers: &[(&str, &str)]| {
+        send(gateway.address, &request("GET", path, headers, b""))
+    };
+    let policy = get("/.well-known/idempotency", &[]).json();
+    assert_eq!(policy["routes"][1]["retention_seconds"], 86_400.0);
+    let key = key();
+    gateway.post_with("/a", &key, "{}", &[("Authorization", "a")]);
+    gateway.post("/const", &key, "{}");
+    gateway.post("/a", &key, "{}");
+    let page = "/.well-known/idempotency/key";
+    let name = ("Idempotency-Key", key.as_str());
+    let mine = get(page, &[name, ("Authorization", "a")]);
+    assert_eq!((mine.status(), mine.json()["state"].as_str()), (200, Some("completed")));
+    assert!(mine.json()["expires_at"].as_str().is_some());
+    assert_eq!(get(page, &[name, ("Authorization", "b")]).status(), 404);
+    assert_eq!(get(page, &[name]).status(), 404, "anonymous callers cannot ask");
+    assert_eq!(get(&format!("{page}?path=/const"), &[name]).status(), 404);
+    assert_eq!(get(page, &[("Authorization", "a")]).status(), 400);
+    let asked = (0..40).map(|_| get(page, &[name, ("Authorization", "z")]).status());
+    assert!(asked.into_iter().any(|status| status == 429), "guessing is slowed down");
+    assert_eq!(upstream.count(page), 0);
+}

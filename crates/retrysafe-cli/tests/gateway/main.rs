@@ -3,6 +3,14 @@
 //! The upstream is the ground truth. It writes down every request that reaches it, so no test has
 //! to believe what the gateway says about itself.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "this is how a test fails"
+)]
+
 mod admin;
 mod bad_inputs;
 mod commands;

@@ -36,6 +36,9 @@ pub(crate) struct Report {
 /// What a case is about: id, title, the clause it rests on, how to mend a fault.
 struct About(&'static str, &'static str, &'static str, &'static str);
 
+/// What is seen of an API whose duplicates wait for the first one's answer.
+pub(crate) const WAITED: &str = "duplicates wait, and get the answer";
+
 const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";
 
 const CASES: &[About] = &[
@@ -277,14 +280,17 @@ impl Report {
         };
         let protects = seen("replay", Verdict::Pass).is_some();
         let mismatch = seen("mismatch", Verdict::Pass).unwrap_or_default();
-        let waits = seen("retry_after", Verdict::Note).is_some();
-        self.dialect = match (protects, mismatch) {
-            (false, _) => "none",
-            (true, mismatch) if mismatch.ends_with("422") && waits => "ietf, duplicates wait",
-            (true, mismatch) if mismatch.ends_with("422") => "ietf",
-            (true, mismatch) if mismatch.ends_with("400") => "stripe",
-            (true, mismatch) if mismatch.ends_with("409") => "conflict",
-            (true, _) => "of its own",
+        let waits = seen("retry_after", Verdict::Pass) == Some(WAITED);
+        let code = mismatch.rsplit(' ').next().unwrap_or_default();
+        self.dialect = match (protects, code, waits) {
+            (false, _, _) => "none",
+            (true, "422", false) => "ietf",
+            (true, "422", true) => "ietf, duplicates wait",
+            (true, "400", false) => "stripe",
+            (true, "400", true) => "stripe, duplicates wait",
+            (true, "409", false) => "conflict",
+            (true, "409", true) => "conflict, duplicates wait",
+            (true, _, _) => "of its own",
         };
     }
 

@@ -91,24 +91,16 @@ async fn other_body_in_flight(bench: &Bench<'_>) -> Option<Finding> {
     let other = bench.send(&shot.altered(), &key).await;
     let first = first.await.ok()?;
     Some(match other.answer() {
-        Some(answer)
-            if is_running(answer) && answer.status.as_u16() != 422 && !says_reused(answer) =>
-        {
-            finding(
-                "mismatch_in_flight",
-                Verdict::Weak,
-                format!(
-                    "while the first was running another body got {}, as if it were a retry",
-                    answer.status.as_u16()
-                ),
-            )
-        }
+        Some(answer) if is_running(answer) => finding(
+            "mismatch_in_flight",
+            Verdict::Weak,
+            format!(
+                "while the first was running another body got {}, as if it were a retry",
+                answer.status.as_u16()
+            ),
+        ),
         _ => judge_other("mismatch_in_flight", first.answer(), &other),
     })
-}
-
-fn says_reused(answer: &Answer) -> bool {
-    answer.code().is_some_and(|code| code.contains("reused") || code == "idempotency_error")
 }
 
 async fn no_key(bench: &Bench<'_>) -> Vec<Finding> {
@@ -132,6 +124,7 @@ async fn malformed(bench: &Bench<'_>) -> Vec<Finding> {
     for (name, values) in [
         ("empty", vec![String::new()]),
         ("300 characters", vec!["k".repeat(300)]),
+        ("an unterminated string", vec!["\"unterminated".to_owned()]),
         ("two header lines", vec![new_key(), new_key()]),
     ] {
         let mut shot = shot.clone();
@@ -300,11 +293,17 @@ async fn other_method(bench: &Bench<'_>) -> Option<Finding> {
     other.method = if shot.method == Method::PATCH { Method::POST } else { Method::PATCH };
     let heard = bench.send(&other, &key).await;
     let (first, answer) = (first.success()?, heard.answer()?);
-    (answer.status.is_success() && answer.body == first.body && bench.distinct).then(|| {
-        finding(
-            "other_method",
-            Verdict::Fault,
-            format!("{} got the answer of {}", other.method, shot.method),
-        )
+    let seen = format!("{} gets {}", other.method, answer.status.as_u16());
+    Some(if matches!(answer.status.as_u16(), 404 | 405 | 501) {
+        finding("other_method", Verdict::Note, format!("{seen}: there is no such operation"))
+    } else if !answer.status.is_success() {
+        finding("other_method", Verdict::Pass, seen)
+    } else if !bench.distinct {
+        finding("other_method", Verdict::Untold, "executions cannot be told apart")
+    } else if answer.body == first.body {
+        let seen = format!("{} got the answer of {}", other.method, shot.method);
+        finding("other_method", Verdict::Fault, seen)
+    } else {
+        finding("other_method", Verdict::Pass, format!("{seen} with an answer of its own"))
     })
 }

@@ -159,7 +159,13 @@ impl Bench<'_> {
 pub(crate) fn is_running(answer: &Answer) -> bool {
     answer.is_in_flight()
         || (matches!(answer.status.as_u16(), 409 | 423 | 425 | 429)
+            && !says_reused(answer)
             && answer.code().as_deref() != Some("outcome_unknown"))
+}
+
+/// Whether an answer says that the key names another request.
+pub(crate) fn says_reused(answer: &Answer) -> bool {
+    answer.code().is_some_and(|code| code.contains("reused") || code == "idempotency_error")
 }
 
 /// Whether two answers are the same to a client.

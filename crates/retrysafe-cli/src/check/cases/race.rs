@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use super::{Bench, finding, is_running, same_shape};
 use crate::check::probe::{Answer, Heard};
-use crate::check::report::{Finding, Verdict};
+use crate::check::report::{Finding, Verdict, WAITED};
 use crate::check::request::{Shot, new_key};
 
 /// How many duplicates follow a slow request, spread over its running time.
 const FOLLOWERS: u32 = 5;
+
+/// The time between them: together they outlast a request of a second.
+const FOLLOWER_GAP: Duration = Duration::from_millis(300);
 
 pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
     let mut found = burst(bench).await;
@@ -38,7 +41,7 @@ async fn burst(bench: &Bench<'_>) -> Vec<Finding> {
         let seen = format!("the list shows {} effects of one key", after - before);
         found.push(finding("race", Verdict::Fault, seen));
     }
-    found.extend(in_flight(&heard));
+    found.extend(in_flight(&heard, !bench.template.slow.is_empty()));
     found
 }
 
@@ -49,7 +52,7 @@ async fn stream(bench: &Bench<'_>) -> Vec<Finding> {
     for _ in 0..=FOLLOWERS {
         let (probe, keyed): (_, Shot) = (bench.probe.clone(), bench.keyed(&shot, &key));
         running.push(tokio::spawn(async move { probe.send(&keyed).await }));
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(FOLLOWER_GAP).await;
     }
     let mut heard = Vec::new();
     for task in running {
@@ -130,11 +133,16 @@ fn judge(bench: &Bench<'_>, heard: &[Heard], last: &Heard, id: &'static str) -> 
 }
 
 /// How the API tells a duplicate to wait.
-fn in_flight(heard: &[Heard]) -> Vec<Finding> {
+fn in_flight(heard: &[Heard], is_slow: bool) -> Vec<Finding> {
     let told: Vec<&Answer> =
         heard.iter().filter_map(Heard::answer).filter(|answer| is_running(answer)).collect();
     let Some(one) = told.first() else {
-        return vec![finding("retry_after", Verdict::Note, "no duplicate was told to wait")];
+        let all_answered = heard.iter().all(|heard| heard.success().is_some());
+        return vec![if is_slow && all_answered {
+            finding("retry_after", Verdict::Pass, WAITED)
+        } else {
+            finding("retry_after", Verdict::Note, "no duplicate was told to wait")
+        }];
     };
     let mut found = Vec::new();
     let statuses = [202, 409];

@@ -669,6 +669,7 @@ mod tests {
 
         let engine = contrary(Becomes::Unknown(Doubt::Said));
         let verdict = Verdict {
+            fence: engine.store().record.fence,
             evidence: Evidence::NotExecuted(Proof::operator()),
             judge: Judge::Operator,
             reason: "r".into(),

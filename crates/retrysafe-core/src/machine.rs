@@ -19,7 +19,8 @@
 //! | `completed`, `failed_retryable`, same fence | settle | the same again is fine, anything else contradicts |
 //! | `in_progress`, same fence | renew | a longer lease, up to `lease_max` after it began |
 //! | any other, or another fence | settle, renew | lost |
-//! | `unknown` | resolve, with evidence | `completed` or `failed_retryable` with a new fence |
+//! | `unknown`, same fence | resolve, with evidence | `completed` or `failed_retryable` with a new fence |
+//! | `unknown`, another fence | resolve | decided: the evidence is about an attempt that is over |
 //! | `completed`, `failed_retryable` | resolve | decided once, never flipped |
 //! | `completed`, `failed_retryable` | expire | retention ends now |
 //! | `in_progress`, `unknown` | expire | refused, at any age |
@@ -123,6 +124,10 @@ pub enum Reply {
 /// A decision about an unknown record, and what it rests on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
+    /// The attempt that it is about: the fence of the record when the evidence was looked for.
+    /// Lookups and people are slow. Meanwhile the record may have been decided, begun again and
+    /// come to be unknown again, and proof about the first attempt says nothing about the second.
+    pub fence: Fence,
     /// What the evidence shows.
     pub evidence: Evidence,
     /// Who found it.
@@ -187,7 +192,7 @@ pub fn decide(record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision
         Event::Settle { fence, outcome, ttl } => settle(live, *fence, outcome, *ttl),
         Event::Resolve(verdict) => match live {
             None => Decision::Stands(Reply::Absent),
-            Some(record) => resolve(&record.state, verdict),
+            Some(record) => resolve(record, verdict),
         },
         Event::LookUp => match live.map(|record| &record.state) {
             None => Decision::Stands(Reply::Absent),
@@ -302,10 +307,11 @@ fn settle(
     }
 }
 
-fn resolve(state: &State, verdict: &Verdict) -> Decision {
-    match state {
+fn resolve(record: &Record, verdict: &Verdict) -> Decision {
+    match &record.state {
         State::InProgress { .. } => Decision::Stands(Reply::Refused),
         State::Completed { .. } | State::FailedRetryable { .. } => Decision::Stands(Reply::Decided),
+        State::Unknown { .. } if record.fence != verdict.fence => Decision::Stands(Reply::Decided),
         State::Unknown { .. } => {
             let becomes = match &verdict.evidence {
                 Evidence::Executed(answer) => Becomes::Completed(answer.clone()),
@@ -372,6 +378,7 @@ settle unknown              | lost      | → unknown   | → unknown   | contra
 settle, other fence         | lost      | lost        | lost        | lost        | lost        | lost        | lost      | lost
 resolve executed            | absent    | refused     | refused     | decided     | decided     | → completed ! | absent    | absent
 resolve not executed        | absent    | refused     | refused     | decided     | decided     | → failed !  | absent    | absent
+resolve, other fence        | absent    | refused     | refused     | decided     | decided     | decided     | absent    | absent
 look up                     | absent    | refused     | refused     | decided     | decided     | → looked up | absent    | absent
 expire                      | absent    | refused     | refused     | → expired   | → expired   | refused     | absent    | absent
 lease check                 | not due   | not due     | → unknown   | not due     | not due     | not due     | not due   | not due
@@ -383,6 +390,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
         let (records, completed, unknown) =
             (records(), completed("x"), Outcome::Unknown(Doubt::Said));
         let (executed, not_executed) = (verdict(true), verdict(false));
+        let former = Verdict { fence: Fence(9), ..verdict(false) };
         let (otherwise, retryable) = (completed_otherwise(), Outcome::Retryable(None));
         let begin = |same_request| Event::Begin { same_request, owner: 2, lease: LEASE };
         let renew = |fence, lease_max| Event::Renew { fence, lease: LEASE, lease_max };
@@ -402,6 +410,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             ("settle, other fence", settle(Fence(9), &completed)),
             ("resolve executed", Event::Resolve(&executed)),
             ("resolve not executed", Event::Resolve(&not_executed)),
+            ("resolve, other fence", Event::Resolve(&former)),
             ("look up", Event::LookUp),
             ("expire", Event::Expire("why")),
             ("lease check", Event::LeaseCheck),
@@ -500,7 +509,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             true => Evidence::Executed(answer),
             false => Evidence::NotExecuted(Proof::burnt()),
         };
-        Verdict { evidence, judge: Judge::Operator, reason: "why".into() }
+        Verdict { fence: FENCE, evidence, judge: Judge::Operator, reason: "why".into() }
     }
 
     fn in_progress() -> Record {

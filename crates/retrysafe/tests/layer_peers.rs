@@ -39,12 +39,13 @@ fn short_lease() -> Policy {
 }
 
 async fn operator_releases(stage: &Stage) {
+    let (id, fence) = (stage.records().await[0].id, stage.records().await[0].fence);
     let verdict = Verdict {
+        fence,
         evidence: Evidence::NotExecuted(Proof::operator()),
         judge: Judge::Operator,
         reason: "looked it up".into(),
     };
-    let id = stage.records().await[0].id;
     let ruled = Engine::new(stage.store.clone()).resolve(id, &verdict).await.unwrap();
     assert!(matches!(ruled, Ruled::Done(_)));
 }

@@ -161,7 +161,9 @@ async fn decide<S: Store>(
 ) -> Result<Json<Value>, Refused> {
     let (id, reason) = (parse(id)?, needed(reason)?);
     let standing = evidence.standing();
-    let verdict = Verdict { evidence, judge: Judge::Operator, reason: reason.into() };
+    let found = admin.engine().look(id).await?;
+    let fence = found.value.ok_or(Refused::NotFound)?.fence;
+    let verdict = Verdict { fence, evidence, judge: Judge::Operator, reason: reason.into() };
     let ruled = admin.engine().resolve(id, &verdict).await;
     if let Ok(Ruled::Done(_)) = &ruled {
         let labels = [("standing", standing.name()), ("judge", Judge::Operator.name())];

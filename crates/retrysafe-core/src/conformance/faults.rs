@@ -238,8 +238,9 @@ pub async fn an_ambiguous_verdict_is_decided_once<B: Bench>(bench: B) {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
         let lease = request.execute(&engine, 1).await;
+        let fence = lease.fence();
         settled(&engine, lease, &Outcome::Unknown(Doubt::AnswerLost)).await;
-        let verdict = executed(answer("found"));
+        let verdict = executed(fence, answer("found"));
         engine.store().arm(Op::Swap, fault);
         engine.resolve(request.id(), &verdict).await.expect_err("the fault strikes");
         match engine.resolve(request.id(), &verdict).await.expect("it is answered") {
@@ -247,7 +248,8 @@ pub async fn an_ambiguous_verdict_is_decided_once<B: Bench>(bench: B) {
             Ruled::Refused(_) => assert_eq!(fault, Fault::AnswerLost),
             Ruled::Absent => panic!("it is there"),
         }
-        let again = engine.resolve(request.id(), &not_executed()).await.expect("it is answered");
+        let again = not_executed(fence);
+        let again = engine.resolve(request.id(), &again).await.expect("it is answered");
         assert!(matches!(again, Ruled::Refused(_)));
         let record = request.record(&engine).await;
         let resolved = |what: &Happened| matches!(what, Happened::Resolved(..));

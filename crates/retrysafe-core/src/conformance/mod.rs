@@ -267,6 +267,7 @@ macro_rules! conformance {
                 of_32_verdicts_one_is_decided
                 a_verdict_beside_a_late_settle_is_decided_once
                 a_second_verdict_is_refused
+                a_verdict_decides_the_attempt_that_it_is_about
                 only_unknown_requests_are_decided
                 lookups_are_counted
                 an_ended_retention_frees_the_key

@@ -281,10 +281,10 @@ impl<B: Bench> Storm<B> {
         }
         let effects = self.stories.entry(generation).or_default().effects.clone();
         let verdict = match effects.into_iter().next() {
-            Some(answer) => executed(answer),
+            Some(answer) => executed(record.fence, answer),
             None => {
                 self.release(generation);
-                not_executed()
+                not_executed(record.fence)
             }
         };
         self.may_be_settled(key).await;

@@ -5,17 +5,17 @@ use super::samples::*;
 use super::verbs::{refused, settled};
 use crate::engine::{Begun, Engine, Lease, Ruled};
 use crate::machine::{Evidence, Proof, Verdict};
-use crate::record::{Answer, Doubt, Happened, Judge, Outcome, Record, Standing, State};
+use crate::record::{Answer, Doubt, Fence, Happened, Judge, Outcome, Record, Standing, State};
 use crate::store::Store;
 
-pub(super) fn executed(answer: Answer) -> Verdict {
-    let judge = Judge::Webhook;
-    Verdict { evidence: Evidence::Executed(answer), judge, reason: "it said so".into() }
+pub(super) fn executed(fence: Fence, answer: Answer) -> Verdict {
+    let evidence = Evidence::Executed(answer);
+    Verdict { fence, evidence, judge: Judge::Webhook, reason: "it said so".into() }
 }
 
-pub(super) fn not_executed() -> Verdict {
+pub(super) fn not_executed(fence: Fence) -> Verdict {
     let evidence = Evidence::NotExecuted(Proof::burnt());
-    Verdict { evidence, judge: Judge::Operator, reason: "burnt downstream".into() }
+    Verdict { fence, evidence, judge: Judge::Operator, reason: "burnt downstream".into() }
 }
 
 /// A request whose owner left it unknown, and that owner's lease.
@@ -43,7 +43,8 @@ fn decided(ruled: Ruled) -> Record {
 pub async fn evidence_of_execution_is_replayed<B: Bench>(bench: B) {
     let engine = Engine::new(bench.store());
     let (request, late) = unknown(&bench, &engine, "k").await;
-    let record = decided(resolve(&engine, &request, &executed(answer("found"))).await);
+    let verdict = executed(late.fence(), answer("found"));
+    let record = decided(resolve(&engine, &request, &verdict).await);
     assert_eq!(record.standing(), Standing::Completed);
     assert!(record.fence > late.fence(), "a verdict raises the fence");
     assert_eq!(request.replay(&engine).await, answer("found"));
@@ -56,9 +57,9 @@ pub async fn evidence_of_execution_is_replayed<B: Bench>(bench: B) {
 /// Evidence of the mere fact is enough never to execute again.
 pub async fn evidence_of_the_mere_fact_is_final<B: Bench>(bench: B) {
     let engine = Engine::new(bench.store());
-    let (request, _late) = unknown(&bench, &engine, "k").await;
+    let (request, late) = unknown(&bench, &engine, "k").await;
     let fact = Answer::NotKept { status: None, location: None };
-    decided(resolve(&engine, &request, &executed(fact.clone())).await);
+    decided(resolve(&engine, &request, &executed(late.fence(), fact.clone())).await);
     assert_eq!(request.replay(&engine).await, fact);
 }
 
@@ -66,7 +67,7 @@ pub async fn evidence_of_the_mere_fact_is_final<B: Bench>(bench: B) {
 pub async fn proof_of_no_execution_frees_the_key<B: Bench>(bench: B) {
     let engine = Engine::new(bench.store());
     let (request, late) = unknown(&bench, &engine, "k").await;
-    let record = decided(resolve(&engine, &request, &not_executed()).await);
+    let record = decided(resolve(&engine, &request, &not_executed(late.fence())).await);
     assert_eq!(record.standing(), Standing::FailedRetryable);
     assert!(record.fence > late.fence());
     let lease = request.execute(&engine, 3).await;
@@ -85,7 +86,7 @@ pub async fn proof_of_no_execution_frees_the_key<B: Bench>(bench: B) {
 pub async fn a_late_no_against_the_evidence_is_a_contradiction<B: Bench>(bench: B) {
     let engine = Engine::new(bench.store());
     let (request, late) = unknown(&bench, &engine, "k").await;
-    decided(resolve(&engine, &request, &executed(answer("found"))).await);
+    decided(resolve(&engine, &request, &executed(late.fence(), answer("found"))).await);
     let (_, contradiction) = refused(&engine, late, &Outcome::Retryable(None)).await;
     assert!(contradiction);
     assert_eq!(request.replay(&engine).await, answer("found"));
@@ -95,12 +96,15 @@ pub async fn a_late_no_against_the_evidence_is_a_contradiction<B: Bench>(bench: 
 pub async fn of_32_verdicts_one_is_decided<B: Bench>(bench: B) {
     for round in 0..8 {
         let engine = shaken(&bench);
-        let (request, _late) = unknown(&bench, &engine, &format!("k{round}")).await;
+        let (request, late) = unknown(&bench, &engine, &format!("k{round}")).await;
+        let fence = late.fence();
         let ruled = race(RACERS, |n| {
             let (engine, request) = (engine.clone(), request.clone());
             async move {
-                let verdict =
-                    if n % 2 == 0 { not_executed() } else { executed(answer(vec![n as u8])) };
+                let verdict = match n % 2 {
+                    0 => not_executed(fence),
+                    _ => executed(fence, answer(vec![n as u8])),
+                };
                 resolve(&engine, &request, &verdict).await
             }
         })
@@ -126,9 +130,11 @@ pub async fn a_verdict_beside_a_late_settle_is_decided_once<B: Bench>(bench: B) 
     for round in 0..16 {
         let engine = shaken(&bench);
         let (request, late) = unknown(&bench, &engine, &format!("k{round}")).await;
+        let verdict = executed(late.fence(), answer("judge"));
         let mut late = Some(late);
         let held = race(2, |_| {
             let (engine, request, lease) = (engine.clone(), request.clone(), late.take());
+            let verdict = verdict.clone();
             async move {
                 match lease {
                     Some(lease) => match engine.settle(lease, &done("owner")).await {
@@ -136,7 +142,7 @@ pub async fn a_verdict_beside_a_late_settle_is_decided_once<B: Bench>(bench: B) 
                         Ok(crate::engine::Settled::Lost { .. }) => None,
                         Err(unsettled) => panic!("{unsettled:?}"),
                     },
-                    None => match resolve(&engine, &request, &executed(answer("judge"))).await {
+                    None => match resolve(&engine, &request, &verdict).await {
                         Ruled::Done(_) => Some(answer("judge")),
                         Ruled::Refused(_) => None,
                         Ruled::Absent => panic!("it is there"),
@@ -153,11 +159,18 @@ pub async fn a_verdict_beside_a_late_settle_is_decided_once<B: Bench>(bench: B) 
 /// Decided once: neither the same verdict nor the opposite one changes anything.
 pub async fn a_second_verdict_is_refused<B: Bench>(bench: B) {
     let engine = Engine::new(bench.store());
-    for (n, verdict) in [executed(answer("x")), not_executed()].into_iter().enumerate() {
-        let (request, _late) = unknown(&bench, &engine, &format!("k{n}")).await;
+    for n in 0..2 {
+        let (request, late) = unknown(&bench, &engine, &format!("k{n}")).await;
+        let fence = late.fence();
+        let verdict = if n == 0 { executed(fence, answer("x")) } else { not_executed(fence) };
         let record = decided(resolve(&engine, &request, &verdict).await);
-        for again in [executed(answer("x")), executed(answer("y")), not_executed()] {
-            assert_eq!(resolve(&engine, &request, &again).await, Ruled::Refused(record.clone()));
+        for fence in [fence, record.fence] {
+            for again in
+                [executed(fence, answer("x")), executed(fence, answer("y")), not_executed(fence)]
+            {
+                let ruled = resolve(&engine, &request, &again).await;
+                assert_eq!(ruled, Ruled::Refused(record.clone()));
+            }
         }
         assert_eq!(request.record(&engine).await, record);
     }
@@ -167,14 +180,39 @@ pub async fn a_second_verdict_is_refused<B: Bench>(bench: B) {
 pub async fn only_unknown_requests_are_decided<B: Bench>(bench: B) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Absent);
+    let verdict = not_executed(Fence(1));
+    assert_eq!(resolve(&engine, &request, &verdict).await, Ruled::Absent);
     let lease = request.execute(&engine, 1).await;
+    let verdict = not_executed(lease.fence());
     let running = request.record(&engine).await;
-    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Refused(running));
+    assert_eq!(resolve(&engine, &request, &verdict).await, Ruled::Refused(running));
     let record = settled(&engine, lease, &done("x")).await;
-    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Refused(record));
+    assert_eq!(resolve(&engine, &request, &verdict).await, Ruled::Refused(record));
     bench.advance(TTL * 2).await;
-    assert_eq!(resolve(&engine, &request, &not_executed()).await, Ruled::Absent);
+    assert_eq!(resolve(&engine, &request, &verdict).await, Ruled::Absent);
+}
+
+// Two reconcilers asked about an unknown request. One burnt its fence and freed the key; the next
+// caller executed, and its answer was lost. Then the other one's answer arrived, "burnt", and was
+// taken for proof about that second attempt: a third one executed again.
+/// Evidence about a former attempt decides nothing about the present one.
+pub async fn a_verdict_decides_the_attempt_that_it_is_about<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let (request, first) = unknown(&bench, &engine, "k").await;
+    let (proof, found) = (not_executed(first.fence()), executed(first.fence(), answer("x")));
+    decided(resolve(&engine, &request, &proof).await);
+    let second = request.execute(&engine, 3).await;
+    let (fence, doubt) = (second.fence(), Outcome::Unknown(Doubt::AnswerLost));
+    let doubted = settled(&engine, second, &doubt).await;
+    for stale in [proof, found] {
+        assert_eq!(
+            resolve(&engine, &request, &stale).await,
+            Ruled::Refused(doubted.clone()),
+            "{stale:?}"
+        );
+    }
+    decided(resolve(&engine, &request, &executed(fence, answer("second"))).await);
+    assert_eq!(request.replay(&engine).await, answer("second"));
 }
 
 /// Questions that brought nothing are counted, by any number of reconcilers.

@@ -226,7 +226,7 @@ async fn ask<S: Store, R: Reconciler>(
     record: Record,
     now: Time,
 ) -> Asked {
-    let id = record.id;
+    let (id, fence) = (record.id, record.fence);
     let waited = match record.state {
         State::Unknown { since, .. } => now.since(since),
         State::InProgress { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
@@ -260,7 +260,8 @@ async fn ask<S: Store, R: Reconciler>(
         };
     };
     let standing = evidence.standing().name();
-    let verdict = Verdict { evidence, judge: Judge::Reconciler, reason: reason.into() };
+    let judge = Judge::Reconciler;
+    let verdict = Verdict { fence, evidence, judge, reason: reason.into() };
     match engine.resolve(id, &verdict).await {
         Ok(Ruled::Done(record)) => {
             let judge = Judge::Reconciler.name();

@@ -119,9 +119,11 @@ pub enum Renewed {
 pub enum Settled {
     /// It holds, and is kept as this record.
     Done(Record),
-    /// Somebody else has decided; nothing was changed. This is the current record, if there is one.
+    /// Somebody else has decided; nothing was changed.
     Lost {
-        /// What holds instead.
+        /// What holds instead, if there is a record and it is about the same request. A late owner
+        /// may come back after its record has expired and the key was used for another request;
+        /// that one's answer is not for this one's caller.
         current: Option<Record>,
         /// Whether the two say opposite things about what was executed.
         contradiction: bool,
@@ -423,7 +425,7 @@ impl<S: Store> Engine<S> {
                 |moment| matches!(moment.what, Happened::LateResult(fence, ..) if fence == lease.fence),
             )
         };
-        match current {
+        let current = match current {
             Some(record) if outcome.standing() != Standing::Unknown && !told(&record) => {
                 let write = Write {
                     becomes: Becomes::Same,
@@ -435,15 +437,16 @@ impl<S: Store> Engine<S> {
                     )),
                     ttl: None,
                 };
-                let current = match self.store.swap(record.clone(), write).await {
+                match self.store.swap(record.clone(), write).await {
                     Ok(Stamped { value: Swapped::Done(record), .. }) => Some(record),
                     Ok(Stamped { value: Swapped::Lost(current), .. }) => current,
                     Err(_) => Some(record),
-                };
-                Settled::Lost { current, contradiction }
+                }
             }
-            current => Settled::Lost { current, contradiction },
-        }
+            current => current,
+        };
+        let current = current.filter(|record| record.fingerprint == lease.record.fingerprint);
+        Settled::Lost { current, contradiction }
     }
 }
 

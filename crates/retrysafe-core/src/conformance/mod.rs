@@ -264,6 +264,7 @@ macro_rules! conformance {
                 evidence_of_the_mere_fact_is_final
                 proof_of_no_execution_frees_the_key
                 a_late_no_against_the_evidence_is_a_contradiction
+                a_late_owner_is_not_told_of_another_request
                 of_32_verdicts_one_is_decided
                 a_verdict_beside_a_late_settle_is_decided_once
                 a_second_verdict_is_refused

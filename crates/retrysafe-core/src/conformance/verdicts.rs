@@ -92,6 +92,22 @@ pub async fn a_late_no_against_the_evidence_is_a_contradiction<B: Bench>(bench: 
     assert_eq!(request.replay(&engine).await, answer("found"));
 }
 
+// An owner slept until its request was resolved, expired and the key used for another request. Its
+// settle was refused with that other record, and its caller got the other request's answer.
+/// What a late owner is told about is its own request, or nothing.
+pub async fn a_late_owner_is_not_told_of_another_request<B: Bench>(bench: B) {
+    let engine = Engine::new(bench.store());
+    let (request, late) = unknown(&bench, &engine, "k").await;
+    decided(resolve(&engine, &request, &not_executed(late.fence())).await);
+    bench.advance(TTL * 2).await;
+    let other = request.meaning(9);
+    let lease = other.execute(&engine, 3).await;
+    settled(&engine, lease, &done("other")).await;
+    let (current, _) = refused(&engine, late, &done("mine")).await;
+    assert_eq!(current, None);
+    assert_eq!(other.replay(&engine).await, answer("other"));
+}
+
 /// Reconciler, webhook and operator at once: one decides, and nobody flips it.
 pub async fn of_32_verdicts_one_is_decided<B: Bench>(bench: B) {
     for round in 0..8 {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use retrysafe::stores::any::{AnyError, AnyStore};
+
 /// Which store a URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -17,29 +19,26 @@ pub(crate) enum Kind {
 ///
 /// If it names no store that this program has.
 pub(crate) fn kind(url: &str) -> Result<Kind, String> {
-    match url.split_once(':') {
-        Some(("memory", "")) => Ok(Kind::Memory),
-        Some(("disk", path)) if !path.is_empty() => Ok(Kind::Disk(path.into())),
-        Some(_) | None => Err(format!("{:?} is not `memory:` or `disk:PATH`", shown(url))),
-    }
+    let kind = match url.split_once(':') {
+        Some(("memory", "")) => Some(Kind::Memory),
+        Some(("disk", rest)) => {
+            let path = rest.split('?').next().unwrap_or_default();
+            let path = path.strip_prefix("//").unwrap_or(path);
+            (!path.is_empty()).then(|| Kind::Disk(path.into()))
+        }
+        Some(_) | None => None,
+    };
+    kind.ok_or_else(|| format!("{:?} is not `memory:` or `disk:PATH`", shown(url)))
 }
 
-/// Opens the store of a URL and goes on with it, whatever its type.
-macro_rules! with {
-    ($url:expr, |$store:ident| $go:expr) => {
-        match $crate::store::kind($url)? {
-            $crate::store::Kind::Memory => {
-                let $store = retrysafe::stores::memory::MemoryStore::default();
-                $go
-            }
-            $crate::store::Kind::Disk(path) => {
-                let $store = retrysafe::stores::disk::DiskStore::open(path)?;
-                $go
-            }
-        }
-    };
+/// Opens the store of a URL.
+///
+/// # Errors
+///
+/// If it cannot be opened.
+pub(crate) fn open(url: &str) -> Result<AnyStore, AnyError> {
+    AnyStore::open(url)
 }
-pub(crate) use with;
 
 /// A store's URL without its password.
 pub(crate) fn shown(url: &str) -> String {
@@ -53,6 +52,9 @@ pub(crate) fn shown(url: &str) -> String {
 pub(crate) fn durability(url: &str) -> &'static str {
     match url.split(':').next() {
         Some("memory") => "no: a restart forgets everything, and retries across it run again",
+        Some("disk") if url.ends_with("?durability=process") => {
+            "only across a crash of the process, not of the machine"
+        }
         Some("disk") => "yes: every answer is flushed before it leaves",
         Some(_) | None => "as the store is configured",
     }
@@ -66,6 +68,7 @@ mod tests {
     fn urls_name_stores_and_hide_passwords() {
         assert_eq!(kind("memory:"), Ok(Kind::Memory));
         assert_eq!(kind("disk:./x:y"), Ok(Kind::Disk("./x:y".into())));
+        assert_eq!(kind("disk:///var/x?durability=process"), Ok(Kind::Disk("/var/x".into())));
         for wrong in ["", "disk:", "memory:x", "floppy:a", "postgres://u:secret@h/d"] {
             assert!(!kind(wrong).unwrap_err().contains("secret"), "{wrong}");
         }

@@ -31,7 +31,7 @@ pub(crate) async fn run(
         StoreCommand::Migrate(StoreArgs { configured, json }) => {
             let url = url(configured.flags(), variables)?;
             // Opening a store makes it if it is not there, and refuses one of another version.
-            store::with!(&url, |store| drop(store));
+            drop(store::open(&url)?);
             say(json, "migrated", &json!({"store": store::shown(&url)}));
             Ok(())
         }
@@ -40,7 +40,7 @@ pub(crate) async fn run(
         }
         StoreCommand::Reap(StoreArgs { configured, json }) => {
             let url = url(configured.flags(), variables)?;
-            let reaped = store::with!(&url, |store| reap(store).await?);
+            let reaped = reap(store::open(&url)?).await?;
             say(json, &format!("reaped {reaped} records"), &json!({"reaped": reaped}));
             Ok(())
         }

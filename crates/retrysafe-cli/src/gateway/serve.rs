@@ -48,10 +48,9 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
     let ended = runtime.block_on(async {
         let reload = || config::load(flags, variables).map(|(config, _)| config);
         let request_log = log.as_ref().map(|(log, _)| log.clone());
-        let url = config.store.clone();
-        store::with!(&url, |store| {
-            run(config, Arc::new(store), request_log, metrics, reload).await
-        })
+        // It blocks until the store is read and verified; nobody is served before that.
+        let store = Arc::new(store::open(&config.store)?);
+        run(config, store, request_log, metrics, reload).await
     });
     if let Some((log, writer)) = log {
         log.end();

@@ -119,9 +119,25 @@ enum Keys {
     Same,
 }
 
-/// Answers per second over all connections.
-async fn rate(clients: &mut Vec<Client>, keys: Keys) -> f64 {
-    let begun = Instant::now();
+/// What one round measured: answers per second, and seconds of processor time per answer.
+#[derive(Clone, Copy)]
+struct Rate {
+    answers: f64,
+    cpu: f64,
+}
+
+/// Processor time that this process has used, client and server together. On a busy machine this is the steadier figure:
+/// it does not count the time that others took. Ticks are hundredths of a second on every Linux.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("a Linux machine");
+    let fields = stat.rsplit(") ").next().unwrap_or_default();
+    let ticks = fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
+    ticks.sum::<f64>() / 100.0
+}
+
+/// Asks on all connections for one round.
+async fn rate(clients: &mut Vec<Client>, keys: Keys) -> Rate {
+    let (begun, cpu) = (Instant::now(), cpu_seconds());
     let mut tasks = JoinSet::new();
     for (at, mut client) in clients.drain(..).enumerate() {
         tasks.spawn(async move {
@@ -138,12 +154,12 @@ async fn rate(clients: &mut Vec<Client>, keys: Keys) -> f64 {
         });
     }
     let mut done = tasks.join_all().await;
-    let took = begun.elapsed().as_secs_f64();
+    let (took, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     // A client keeps its place: its credential belongs to its keys.
     done.sort_by_key(|(at, _, _)| *at);
     let total: u64 = done.iter().map(|(_, _, count)| count).sum();
     clients.extend(done.into_iter().map(|(_, client, _)| client));
-    total as f64 / took
+    Rate { answers: total as f64 / took, cpu: cpu / total as f64 }
 }
 
 async fn throughput() {
@@ -177,20 +193,34 @@ async fn throughput() {
             }
         }
     }
-    println!("| {:<24} | {:>10} | {:>7} | {:>13} |", "", "answers/s", "to bare", "range");
-    println!("| --- | --- | --- | --- |");
+    println!(
+        "| {:<24} | {:>10} | {:>7} | {:>13} | {:>10} | {:>14} |",
+        "", "answers/s", "to bare", "range", "CPU us/ans", "CPU, bare/this"
+    );
+    println!("| --- | --- | --- | --- | --- | --- |");
     for (name, all) in names.iter().zip(&rates) {
-        let mut ratios: Vec<f64> = all.iter().zip(&rates[0]).map(|(rate, bare)| rate / bare).collect();
-        ratios.sort_by(f64::total_cmp);
-        let mut all = all.clone();
-        all.sort_by(f64::total_cmp);
-        let (first, last) = (ratios[0], ratios[ratios.len() - 1]);
+        let ratios = sorted(all.iter().zip(&rates[0]).map(|(rate, bare)| rate.answers / bare.answers));
+        let cpu = sorted(all.iter().zip(&rates[0]).map(|(rate, bare)| bare.cpu / rate.cpu));
         println!(
-            "| {name:<24} | {:>10.0} | {:>7.2} | {first:>5.2} – {last:<5.2} |",
-            all[all.len() / 2],
-            ratios[ratios.len() / 2]
+            "| {name:<24} | {:>10.0} | {:>7.2} | {:>5.2} – {:<5.2} | {:>10.1} | {:>14.2} |",
+            median(&sorted(all.iter().map(|rate| rate.answers))),
+            median(&ratios),
+            ratios[0],
+            ratios[ratios.len() - 1],
+            median(&sorted(all.iter().map(|rate| rate.cpu * 1e6))),
+            median(&cpu),
         );
     }
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
 }
 
 /// How long the slowest hundredth of other keys' requests takes, in microseconds.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use retrysafe::stores::clock::{Clock, Hand};
 use retrysafe::stores::memory::MemoryStore;
-use retrysafe_core::conformance::{Bench, Still};
+use retrysafe_core::conformance::{Bench, Shaken, Still};
 use retrysafe_core::time::Time;
 
 /// A memory store by a clock that is turned by hand.
@@ -34,3 +34,4 @@ impl Bench for MemoryBench {
 impl Still for MemoryBench {}
 
 retrysafe_core::conformance!(memory, MemoryBench: Still);
+retrysafe_core::conformance!(memory_shaken, Shaken<MemoryBench>: Still);

@@ -12,6 +12,7 @@
 //! What only some stores can do is a trait behind the colon: [`Still`] for a clock that moves by
 //! hand only, [`Damage`] for records that can be damaged where they lie, [`Reopen`] for stores that
 //! outlive their process. A store that does not name one is not tested for it, and the line says so.
+//! [`Shaken`] around a bench runs the same cases with operations delayed at random.
 //!
 //! The cases go from the five operations ([`inserts`], [`swaps`], [`scans`], [`reaping`]) over what
 //! is stored ([`payloads`], [`names`], [`numbers`], [`clocks`]) to the verbs of the
@@ -47,6 +48,7 @@ pub mod reaping;
 pub mod reopening;
 mod samples;
 pub mod scans;
+mod shaken;
 pub mod storms;
 pub mod swaps;
 pub mod upkeep;
@@ -58,6 +60,7 @@ use std::time::Duration;
 pub use bench::{Bench, Damage, Owners, Reopen, Still};
 pub use chance::{Chance, SEED_VARIABLE};
 pub use faulty::{Fault, Faulty, Op};
+pub use shaken::Shaken;
 
 /// How long a case may take before it counts as hung. Far more than any case needs on a busy
 /// machine; it is there so that a store that never answers fails by name.

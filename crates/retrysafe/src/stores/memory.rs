@@ -372,3 +372,165 @@ async fn step_aside() {
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use retrysafe_core::fingerprint::{Fingerprint, RulesId};
+    use retrysafe_core::key::Key;
+    use retrysafe_core::record::{About, Becomes};
+    use retrysafe_core::scope::Scope;
+    use retrysafe_core::store::{Filter, PAGE_MAX};
+
+    use super::*;
+    use crate::stores::clock::Hand;
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    fn store(records_max: usize) -> (MemoryStore, Hand) {
+        let (clock, hand) = Clock::manual(Time::from_ms(1_000_000));
+        (MemoryStore::with_clock(clock).records_max(records_max), hand)
+    }
+
+    fn first(key: usize) -> First {
+        let (scope, key) = (Scope::anonymous(), Key::new(&key.to_string()).unwrap().digest());
+        First {
+            id: Id::of(&scope, &key),
+            scope,
+            key,
+            fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [0; 32]),
+            about: About::default(),
+            ttl: TTL,
+            lease: TTL,
+            owner: 1,
+        }
+    }
+
+    async fn begun(store: &MemoryStore, key: usize) -> Record {
+        match store.insert(first(key)).await.unwrap().value {
+            Inserted::New(record) => record,
+            Inserted::Exists(record) => panic!("{record:?}"),
+        }
+    }
+
+    async fn failed(store: &MemoryStore, key: usize) -> Record {
+        let becomes = Becomes::FailedRetryable;
+        let write = Write { becomes, new_fence: false, what: None, ttl: None };
+        let record = begun(store, key).await;
+        match store.swap(record, write).await.unwrap().value {
+            Swapped::Done(record) => record,
+            Swapped::Lost(current) => panic!("{current:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_store_refuses_new_records_and_keeps_the_old_ones() {
+        let (store, hand) = store(3);
+        for key in 0..3 {
+            failed(&store, key).await;
+        }
+        let error = store.insert(first(3)).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_applied()), (StoreErrorKind::Full, false));
+        assert_eq!(store.len(), 3);
+        // What is there is read, written and found as before.
+        for key in 0..3 {
+            let answer = store.insert(first(key)).await.unwrap().value;
+            assert!(matches!(answer, Inserted::Exists(_)), "{answer:?}");
+        }
+        hand.advance(TTL);
+        assert!(store.insert(first(3)).await.is_err(), "expired records take room until reaped");
+        begun(&store, 1).await;
+        assert_eq!(store.reap(100).await.unwrap().value, 2);
+        assert_eq!(store.len(), 1);
+        begun(&store, 3).await;
+        begun(&store, 4).await;
+        assert!(store.insert(first(5)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_a_shard_is_locked_does_not_take_the_store_down() {
+        let (store, hand) = store(10_000);
+        let store = std::sync::Arc::new(store);
+        let record = failed(&store, 1).await;
+        for at in 0..SHARDS {
+            let store = std::sync::Arc::clone(&store);
+            let poisoner = std::thread::spawn(move || {
+                let _locked = store.shard_at(at);
+                panic!("as a caller's own code might");
+            });
+            assert!(poisoner.join().is_err());
+        }
+        assert!(store.shards.iter().all(|shard| shard.is_poisoned()));
+        assert_eq!(store.load(record.id).await.unwrap().value.as_ref(), Some(&record));
+        for key in 2..100 {
+            failed(&store, key).await;
+        }
+        hand.advance(TTL);
+        assert_eq!(store.reap(1_000).await.unwrap().value, 99);
+        assert!(store.is_empty());
+    }
+
+    /// The orders beside the map hold exactly what the map does, after everything that moves them.
+    #[tokio::test]
+    async fn the_orders_of_a_shard_agree_with_its_records() {
+        let (store, hand) = store(10_000);
+        for key in 0..600 {
+            match key % 3 {
+                0 => drop(begun(&store, key).await),
+                1 => drop(failed(&store, key).await),
+                _ => {
+                    let record = begun(&store, key).await;
+                    let becomes = Becomes::Renewed { lease: TTL * 2, lease_max: TTL * 3 };
+                    let write = Write { becomes, new_fence: false, what: None, ttl: None };
+                    store.swap(record, write).await.unwrap();
+                }
+            }
+        }
+        hand.advance(TTL);
+        for key in (1..300).step_by(3) {
+            begun(&store, key).await;
+        }
+        assert_eq!(store.reap(50).await.unwrap().value, 50);
+        assert_eq!(store.len(), 550);
+        let (mut records, mut leases, mut expiries) = (0, 0, 0);
+        for at in 0..SHARDS {
+            let shard = store.shard_at(at);
+            assert_eq!(shard.records.len(), shard.births.len());
+            for (id, kept) in &shard.records {
+                assert_eq!(shard.births.get(&kept.birth), Some(id));
+                let due = Due::of(&kept.record);
+                assert!(due.lease_until.is_none_or(|at| shard.leases.contains(&(at, kept.birth))));
+                assert!(due.expires_at.is_none_or(|at| shard.expiries.contains(&(at, kept.birth))));
+            }
+            records += shard.records.len();
+            leases += shard.leases.len();
+            expiries += shard.expiries.len();
+        }
+        assert_eq!((records, leases, expiries), (550, 500, 50));
+    }
+
+    #[tokio::test]
+    async fn pages_go_on_past_many_records_that_do_not_match() {
+        let (store, _hand) = store(100_000);
+        for key in 0..30_000 {
+            begun(&store, key).await;
+        }
+        let wanted = first(29_999).key;
+        let filter = Filter { key: Some(wanted), ..Filter::default() };
+        let query = Query { filter, after: None, limit: PAGE_MAX };
+        let page = store.scan(query).await.unwrap().value;
+        assert_eq!(page.records.iter().map(|record| record.key).collect::<Vec<_>>(), [wanted]);
+        assert_eq!(page.next, None);
+    }
+
+    #[tokio::test]
+    async fn a_cursor_of_another_store_is_refused() {
+        let (store, _hand) = store(10);
+        for bytes in [vec![], vec![0], vec![SHARDS as u8, 0, 0, 0, 0, 0, 0, 0, 0], vec![0; 10]] {
+            let after = Some(Cursor(bytes));
+            let query = Query { filter: Filter::default(), after, limit: 1 };
+            assert_eq!(store.scan(query).await.unwrap_err().kind(), StoreErrorKind::Broken);
+        }
+    }
+}

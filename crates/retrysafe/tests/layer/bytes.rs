@@ -5,12 +5,10 @@ use proptest::prelude::*;
 use retrysafe_core::policy::Policy;
 use retrysafe_core::response::is_stripped;
 
-use crate::stage::{Answer, Stage};
+use crate::stage::{Answer, Spelt, Stage};
 
 /// The kept answer's limit here; bodies go up to it.
 const LIMIT: usize = 16 * 1_024;
-
-type Spelt = (u16, Vec<(String, Vec<u8>)>, Vec<u8>);
 
 fn spelt() -> impl Strategy<Value = Spelt> {
     let names = prop::sample::select(vec![

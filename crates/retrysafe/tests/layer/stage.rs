@@ -553,11 +553,13 @@ async fn attempt(State(shop): State<Shop>, attempt: Option<Attempt>) -> String {
     }
 }
 
-/// Answers with the headers and the body that the request's body spells: `name:value\n` lines in
-/// hexadecimal, an empty line, the status, an empty line, and the body's bytes.
+/// An answer as a request's body spells it: status, headers, body.
+pub type Spelt = (u16, Vec<(String, Vec<u8>)>, Vec<u8>);
+
+/// Answers as the request's body spells it, in JSON.
 async fn many_headers(State(shop): State<Shop>, body: Bytes) -> Response {
     shop.run();
-    let spelt: (u16, Vec<(String, Vec<u8>)>, Vec<u8>) = serde_json::from_slice(&body).unwrap();
+    let spelt: Spelt = serde_json::from_slice(&body).unwrap();
     let mut response = Response::new(Body::from(spelt.2));
     *response.status_mut() = StatusCode::from_u16(spelt.0).unwrap();
     for (name, value) in spelt.1 {

@@ -96,19 +96,19 @@ impl<S: Store> Store for Arc<S> {
 /// `_in` marks what joins the caller's transaction. Nothing of it holds before that is committed.
 pub trait Transactional: Store {
     /// The application's transaction.
-    type Transaction<'t>: Send;
+    type Transaction: Send;
 
     /// As [`Store::insert`].
     fn insert_in(
         &self,
-        tx: &mut Self::Transaction<'_>,
+        tx: &mut Self::Transaction,
         first: First,
     ) -> impl Future<Output = Result<Stamped<Inserted>, StoreError>> + Send;
 
     /// As [`Store::swap`].
     fn swap_in(
         &self,
-        tx: &mut Self::Transaction<'_>,
+        tx: &mut Self::Transaction,
         from: Record,
         write: Write,
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> + Send;
@@ -116,7 +116,7 @@ pub trait Transactional: Store {
     /// Makes the transaction fail: whatever was done in it can only be rolled back from here on.
     fn refuse_in(
         &self,
-        tx: &mut Self::Transaction<'_>,
+        tx: &mut Self::Transaction,
         why: &str,
     ) -> impl Future<Output = ()> + Send;
 }

@@ -3,9 +3,12 @@
 //! The same verbs over a [`Transactional`] store. Nothing they say holds before the transaction is
 //! committed, and a lost fence makes the transaction fail.
 
+use std::time::Duration;
+
 use super::{Ask, Begun, Engine, Lease, Prints, RACES_MAX, begun};
 use crate::machine::{self, Decision, Event};
-use crate::record::{Outcome, Record, State};
+use crate::record::{Fence, Outcome, Record, State};
+use crate::scope::Id;
 use crate::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped, Transactional};
 use crate::time::Time;
 
@@ -40,7 +43,7 @@ impl<S: Transactional> Engine<S> {
     /// The store's. The transaction is to be rolled back.
     pub async fn begin_in<P: Prints + ?Sized>(
         &self,
-        tx: &mut S::Transaction<'_>,
+        tx: &mut S::Transaction,
         ask: &Ask<'_, P>,
     ) -> Result<Begun, StoreError> {
         let id = ask.id();
@@ -97,12 +100,41 @@ impl<S: Transactional> Engine<S> {
     /// See [`NotSettled`]. The transaction is to be rolled back.
     pub async fn settle_in(
         &self,
-        tx: &mut S::Transaction<'_>,
+        tx: &mut S::Transaction,
         lease: &Lease,
         outcome: &Outcome,
     ) -> Result<Record, NotSettled> {
-        let event = Event::Settle { fence: lease.fence, outcome, ttl: lease.ttl };
-        let (mut current, mut now) = (Some(lease.record.clone()), lease.granted_at);
+        let seen = (Some(lease.record.clone()), lease.granted_at);
+        self.settle_from_in(tx, seen, lease.fence, lease.ttl, outcome).await
+    }
+
+    /// As [`settle_in`](Self::settle_in), for an owner that has only its record's name and fence: a
+    /// handler whose lease is held by the layer around it.
+    ///
+    /// # Errors
+    ///
+    /// See [`NotSettled`]. The transaction is to be rolled back.
+    pub async fn settle_fenced_in(
+        &self,
+        tx: &mut S::Transaction,
+        id: Id,
+        fence: Fence,
+        ttl: Option<Duration>,
+        outcome: &Outcome,
+    ) -> Result<Record, NotSettled> {
+        let Stamped { now, value } = self.store.load(id).await.map_err(NotSettled::Store)?;
+        self.settle_from_in(tx, (value, now), fence, ttl, outcome).await
+    }
+
+    async fn settle_from_in(
+        &self,
+        tx: &mut S::Transaction,
+        (mut current, mut now): (Option<Record>, Time),
+        fence: Fence,
+        ttl: Option<Duration>,
+        outcome: &Outcome,
+    ) -> Result<Record, NotSettled> {
+        let event = Event::Settle { fence, outcome, ttl };
         for _ in 0..RACES_MAX {
             let decision = machine::decide(current.as_ref(), &event, now);
             let (Decision::Write(write), Some(record)) = (decision, current.take()) else {

@@ -100,7 +100,7 @@ impl Attempt {
         self.wishes.ttl_ms.store(ms.max(1), Ordering::Release);
     }
 
-    pub(super) fn said(&self) -> Option<Said> {
+    pub(crate) fn said(&self) -> Option<Said> {
         match self.wishes.said.load(Ordering::Acquire) {
             1 => Some(Said::Completed),
             2 => Some(Said::Retryable),
@@ -109,7 +109,7 @@ impl Attempt {
         }
     }
 
-    pub(super) fn ttl(&self) -> Option<Duration> {
+    pub(crate) fn ttl(&self) -> Option<Duration> {
         match self.wishes.ttl_ms.load(Ordering::Acquire) {
             0 => None,
             ms => Some(Duration::from_millis(ms)),

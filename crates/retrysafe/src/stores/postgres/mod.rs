@@ -41,6 +41,8 @@
 mod carry;
 mod columns;
 mod connect;
+#[cfg(all(feature = "axum", feature = "sqlx"))]
+pub mod handed;
 mod hint;
 mod job;
 mod lane;

@@ -42,11 +42,11 @@ use super::{PostgresStore, broken, row};
 const TRIES_MAX: u32 = 8;
 
 impl Transactional for PostgresStore {
-    type Transaction<'t> = sqlx::Transaction<'t, Postgres>;
+    type Transaction = sqlx::Transaction<'static, Postgres>;
 
     async fn insert_in(
         &self,
-        tx: &mut Self::Transaction<'_>,
+        tx: &mut Self::Transaction,
         first: First,
     ) -> Result<Stamped<Inserted>, StoreError> {
         let first = row::storable(first);
@@ -71,7 +71,7 @@ impl Transactional for PostgresStore {
 
     async fn swap_in(
         &self,
-        tx: &mut Self::Transaction<'_>,
+        tx: &mut Self::Transaction,
         from: Record,
         write: Write,
     ) -> Result<Stamped<Swapped>, StoreError> {
@@ -83,7 +83,7 @@ impl Transactional for PostgresStore {
         }
     }
 
-    async fn refuse_in(&self, tx: &mut Self::Transaction<'_>, why: &str) {
+    async fn refuse_in(&self, tx: &mut Self::Transaction, why: &str) {
         // The statement is there to fail: from here on the server accepts nothing but a rollback.
         let _ = sqlx::query("SELECT retrysafe.refuse_v1($1)")
             .persistent(false)

@@ -424,8 +424,9 @@ BEGIN
                                 length, until, owner, doubt, lookups, timeline, what, label, answer)
                         JOIN retrysafe.record r ON r.id = i.id AND r.version = i.from_version
                         -- A record that somebody else's transaction holds is left out rather than
-                        -- waited for.
-                        FOR UPDATE OF r SKIP LOCKED
+                        -- waited for. Not the key: a row that refers to this record holds that
+                        -- until its transaction ends, and a lease must be renewed meanwhile.
+                        FOR NO KEY UPDATE OF r SKIP LOCKED
                     ) h
                 ) d
             ) w

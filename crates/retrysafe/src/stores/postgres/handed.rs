@@ -1,0 +1,231 @@
+//! How does a handler get a transaction in which its answer is settled too?
+//!
+//! [`Transactions`] stands right inside the idempotency layer. A handler that takes a [`Tx`] works in
+//! it; when it has answered, the answer is settled in the same transaction and both are committed. A
+//! handler that answers with an error, a 5xx or anything that may be tried again has its transaction
+//! rolled back, and that is proof: the key is free for another try, even under a strict policy.
+//!
+//! ```no_run
+//! # async fn example(pool: sqlx::PgPool) -> Result<axum::Router, Box<dyn std::error::Error>> {
+//! use axum::{Router, routing::post};
+//! use retrysafe::core::Policy;
+//! use retrysafe::layer::IdempotencyLayer;
+//! use retrysafe::stores::postgres::PostgresStore;
+//! use retrysafe::stores::postgres::handed::{Transactions, Tx};
+//!
+//! async fn pay(mut tx: Tx) -> Result<&'static str, &'static str> {
+//!     sqlx::query("INSERT INTO payment DEFAULT VALUES").execute(&mut **tx).await.map_err(|_| "no")?;
+//!     Ok("paid")
+//! }
+//!
+//! let (store, policy) = (PostgresStore::connect("postgres://…").await?, Policy::default().strict());
+//! Ok(Router::new()
+//!     .route("/payments", post(pay))
+//!     .layer(axum::middleware::from_fn_with_state(
+//!         Transactions::new(pool, store.clone()).policy(policy.clone()),
+//!         Transactions::run,
+//!     ))
+//!     .layer(IdempotencyLayer::new(store).policy(policy)))
+//! # }
+//! ```
+//!
+//! The pool must be one of the store's own database. An answer must fit into the policy's
+//! `response_bytes_max`, and be whole: it is settled before it is sent.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::request::Parts;
+use retrysafe_core::Engine;
+use retrysafe_core::engine::NotSettled;
+use retrysafe_core::policy::{End, Policy, Said};
+use retrysafe_core::record::{Outcome, Record, State as Stands};
+use retrysafe_core::response::StoredResponse;
+use sqlx::{PgPool, Postgres};
+
+use super::PostgresStore;
+use crate::layer::Attempt;
+
+type Transaction = sqlx::Transaction<'static, Postgres>;
+
+/// Hands transactions to handlers, and commits them with their answers.
+#[derive(Clone, Debug)]
+pub struct Transactions {
+    pool: PgPool,
+    engine: Engine<PostgresStore>,
+    policy: Arc<Policy>,
+}
+
+/// The transaction of one request. What is done in it is committed with the answer, or not at all.
+pub struct Tx {
+    /// Always there until the drop.
+    transaction: Option<Transaction>,
+    slot: Slot,
+}
+
+/// Where a transaction is while its handler does not have it.
+#[derive(Clone)]
+struct Slot {
+    pool: PgPool,
+    back: Arc<Mutex<Option<Transaction>>>,
+}
+
+impl Transactions {
+    /// Transactions of this pool, settled in this store of the same database.
+    pub fn new(pool: PgPool, store: PostgresStore) -> Self {
+        Self { pool, engine: Engine::new(store), policy: Arc::new(Policy::default()) }
+    }
+
+    /// The policy of the layer around it: both must judge an answer alike.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = Arc::new(policy);
+        self
+    }
+
+    /// The middleware itself, for `axum::middleware::from_fn_with_state`.
+    pub async fn run(State(this): State<Self>, mut request: Request, next: Next) -> Response {
+        let slot = Slot { pool: this.pool.clone(), back: Arc::default() };
+        request.extensions_mut().insert(slot.clone());
+        let attempt = request.extensions().get::<Attempt>().cloned();
+        let response = next.run(request).await;
+        let held = slot.back.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (held, attempt) {
+            (None, _) => response,
+            (Some(transaction), Some(attempt)) => this.end(transaction, &attempt, response).await,
+            // A request without a key: nothing to settle, the answer alone decides.
+            (Some(transaction), None) => match response.status().is_success() {
+                false => roll_back(transaction, response).await,
+                true => match transaction.commit().await {
+                    Ok(()) => response,
+                    Err(error) => failed(&error),
+                },
+            },
+        }
+    }
+
+    async fn end(&self, mut tx: Transaction, attempt: &Attempt, response: Response) -> Response {
+        let (parts, body) = response.into_parts();
+        let Ok(body) = to_bytes(body, self.policy.response_bytes_max).await else {
+            let told = (StatusCode::INTERNAL_SERVER_ERROR, "the answer is too large to be settled");
+            return roll_back(tx, told.into_response()).await;
+        };
+        let said = parts.extensions.get::<Said>().copied().or_else(|| attempt.said());
+        let set_cookie = self.policy.keep_set_cookie;
+        let kept = StoredResponse::keep(parts.status, &parts.headers, body.clone(), set_cookie);
+        let end = End::Answered { response: kept, by_upstream: false, said };
+        let response = Response::from_parts(parts, Body::from(body));
+        let outcome = self.policy.judge(end);
+        match outcome {
+            Outcome::Completed(_) => {}
+            // Whatever it was, it is undone now: the roll-back is the proof.
+            Outcome::Retryable(_) | Outcome::Unknown(_) => return roll_back(tx, response).await,
+        }
+        let (id, fence) = (attempt.id(), attempt.fence());
+        match self.engine.settle_fenced_in(&mut tx, id, fence, attempt.ttl(), &outcome).await {
+            Ok(_) => {}
+            Err(NotSettled::Lost | NotSettled::Store(_)) => {
+                let told = (StatusCode::SERVICE_UNAVAILABLE, "the payment was not settled and is undone");
+                return roll_back(tx, told.into_response()).await;
+            }
+        }
+        match tx.commit().await {
+            Ok(()) => response,
+            Err(error) => self.doubt(attempt, response, &error).await,
+        }
+    }
+
+    /// A commit that failed: refused by the server, it is rolled back. Without an answer, the record
+    /// says whether it happened, if it has happened by now.
+    async fn doubt(&self, attempt: &Attempt, response: Response, error: &sqlx::Error) -> Response {
+        if error.as_database_error().is_some() {
+            return failed(error);
+        }
+        let ours = |record: &Record| {
+            record.fence == attempt.fence() && matches!(record.state, Stands::Completed { .. })
+        };
+        match self.engine.look(attempt.id()).await {
+            Ok(found) if found.value.as_ref().is_some_and(ours) => response,
+            // The commit may still be on its way. If it lands, it wins over this word.
+            Ok(_) | Err(_) => {
+                let mut told = StatusCode::GATEWAY_TIMEOUT.into_response();
+                told.extensions_mut().insert(Said::Unknown);
+                told
+            }
+        }
+    }
+}
+
+/// Undoes the transaction and says so: another try is safe.
+async fn roll_back(transaction: Transaction, mut response: Response) -> Response {
+    // A connection that cannot even roll back is closed, and the server rolls back.
+    let _ = transaction.rollback().await;
+    if !response.status().is_success() {
+        response.extensions_mut().insert(Said::Retryable);
+    }
+    response
+}
+
+fn failed(error: &sqlx::Error) -> Response {
+    tracing::warn!(%error, "a transaction was refused");
+    let mut response = StatusCode::SERVICE_UNAVAILABLE.into_response();
+    response.extensions_mut().insert(Said::Retryable);
+    response
+}
+
+impl Deref for Tx {
+    type Target = Transaction;
+
+    fn deref(&self) -> &Transaction {
+        match &self.transaction {
+            Some(transaction) => transaction,
+            None => unreachable!("it is only taken by the drop"),
+        }
+    }
+}
+
+impl DerefMut for Tx {
+    fn deref_mut(&mut self) -> &mut Transaction {
+        match &mut self.transaction {
+            Some(transaction) => transaction,
+            None => unreachable!("it is only taken by the drop"),
+        }
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        // A handler that panics takes its transaction down with it.
+        if !std::thread::panicking() {
+            *self.slot.back.lock().unwrap_or_else(PoisonError::into_inner) = self.transaction.take();
+        }
+    }
+}
+
+impl std::fmt::Debug for Tx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tx").finish_non_exhaustive()
+    }
+}
+
+/// Refuses with 500 where the middleware is missing, and with 503 where the pool has no connection.
+impl<S: Send + Sync> FromRequestParts<S> for Tx {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        let Some(slot) = parts.extensions.get::<Slot>().cloned() else {
+            let told = "this handler needs a transaction: is the middleware there?";
+            return Err((StatusCode::INTERNAL_SERVER_ERROR, told).into_response());
+        };
+        match slot.pool.begin().await {
+            Ok(transaction) => Ok(Self { transaction: Some(transaction), slot }),
+            // Nothing was begun, so nothing was done.
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}

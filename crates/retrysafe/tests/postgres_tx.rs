@@ -1,0 +1,162 @@
+//! Do the application's work and its answer commit together?
+
+mod common;
+
+use std::time::Duration;
+
+use common::load::{begin, begin_for, completed, id, scope};
+use common::{database, number, store};
+use retrysafe::core::Key;
+use retrysafe::core::engine::{Ask, Begun, Engine, NotSettled, Settled};
+use retrysafe::core::fingerprint::{Fingerprint, RulesId};
+use retrysafe::core::machine::{Evidence, Proof, Verdict};
+use retrysafe::core::record::{About, Judge, Outcome, Standing};
+use retrysafe::core::{Store as _, StoreError};
+use retrysafe::stores::postgres::PostgresStore;
+use sqlx::PgPool;
+
+async fn shop() -> (String, PgPool, Engine<PostgresStore>) {
+    let url = database().await;
+    let pool = PgPool::connect(&url).await.unwrap();
+    let table = "CREATE TABLE payment (key text PRIMARY KEY,
+        record bytea REFERENCES retrysafe.record (id) ON DELETE SET NULL)";
+    sqlx::raw_sql(table).execute(&pool).await.unwrap();
+    let engine = Engine::new(store(&url).await);
+    (url, pool, engine)
+}
+
+async fn pay(tx: &mut sqlx::Transaction<'static, sqlx::Postgres>, key: &str) {
+    let insert = sqlx::query("INSERT INTO payment (key, record) VALUES ($1, $2)");
+    insert.bind(key).bind(id(key).as_bytes().to_vec()).execute(&mut **tx).await.unwrap();
+}
+
+async fn payments(url: &str) -> i64 {
+    number(url, "SELECT count(*) FROM payment").await
+}
+
+async fn begin_in(
+    engine: &Engine<PostgresStore>,
+    tx: &mut sqlx::Transaction<'static, sqlx::Postgres>,
+    key: &str,
+    owner: u64,
+) -> Result<Begun, StoreError> {
+    let print = Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]);
+    let about = About { method: "POST".into(), route: "/load".into(), path: "/load".into() };
+    let ask = Ask {
+        scope: &scope(),
+        key: Key::new(key).unwrap().digest(),
+        prints: &print,
+        about: &about,
+        ttl: Duration::from_secs(3_600),
+        lease: Duration::from_secs(60),
+        owner,
+    };
+    engine.begin_in(tx, &ask).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_and_answer_are_committed_together() {
+    let (url, pool, engine) = shop().await;
+    let Ok(Begun::Execute(lease)) = begin(&engine, "k", 1).await else { panic!() };
+    let mut tx = pool.begin().await.unwrap();
+    pay(&mut tx, "k").await;
+    let settled = engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap();
+    assert_eq!(settled.standing(), Standing::Completed);
+    // Nobody sees either before the commit.
+    let seen = engine.look(id("k")).await.unwrap().value.unwrap();
+    assert_eq!((seen.standing(), payments(&url).await), (Standing::InProgress, 0));
+    tx.commit().await.unwrap();
+    assert_eq!(engine.look(id("k")).await.unwrap().value, Some(settled));
+    assert_eq!(payments(&url).await, 1);
+    // The layer around a handler says the same once more; that is fine.
+    let again = engine.settle(lease, &completed("paid")).await.unwrap();
+    assert!(matches!(again, Settled::Done(_)), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_roll_back_undoes_both_and_frees_the_key() {
+    let (url, pool, engine) = shop().await;
+    let Ok(Begun::Execute(lease)) = begin(&engine, "k", 1).await else { panic!() };
+    let mut tx = pool.begin().await.unwrap();
+    pay(&mut tx, "k").await;
+    engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap();
+    tx.rollback().await.unwrap();
+    let seen = engine.look(id("k")).await.unwrap().value.unwrap();
+    assert_eq!((seen.standing(), payments(&url).await), (Standing::InProgress, 0));
+    let freed = engine.settle(lease, &Outcome::Retryable(None)).await.unwrap();
+    assert!(matches!(freed, Settled::Done(_)), "{freed:?}");
+    assert!(matches!(begin(&engine, "k", 2).await, Ok(Begun::Execute(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_fence_makes_the_transaction_fail() {
+    let (url, pool, engine) = shop().await;
+    let begun = begin_for(&engine, "k", 1, Duration::from_millis(1)).await;
+    let Ok(Begun::Execute(lease)) = begun else { panic!() };
+    let mut tx = pool.begin().await.unwrap();
+    pay(&mut tx, "k").await;
+    // Meanwhile the lease ends and an operator decides.
+    while engine.sweep(10).await.unwrap().doubted == 0 {}
+    let evidence = Evidence::NotExecuted(Proof::operator());
+    let verdict = Verdict { evidence, judge: Judge::Operator, reason: "looked".into() };
+    engine.resolve(id("k"), &verdict).await.unwrap();
+    let lost = engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap_err();
+    assert!(matches!(lost, NotSettled::Lost), "{lost}");
+    // Even a caller that does not look at the error cannot commit.
+    let _ = tx.commit().await;
+    assert_eq!(payments(&url).await, 0);
+    let seen = engine.look(id("k")).await.unwrap().value.unwrap();
+    assert_eq!(seen.standing(), Standing::FailedRetryable);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_does_not_take_the_fence_away() {
+    let (_, pool, engine) = shop().await;
+    let Ok(Begun::Execute(mut lease)) = begin(&engine, "k", 1).await else { panic!() };
+    let stale = begin(&engine, "other", 2).await;
+    assert!(matches!(stale, Ok(Begun::Execute(_))));
+    let fence = lease.fence();
+    engine.renew(&mut lease, Duration::from_secs(60), Duration::from_secs(600)).await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let settled = engine.settle_fenced_in(&mut tx, id("k"), fence, None, &completed("paid")).await;
+    assert_eq!(settled.unwrap().fence, fence);
+    tx.commit().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begin_inside_the_transaction_exists_only_if_that_commits() {
+    let (url, pool, engine) = shop().await;
+    let mut tx = pool.begin().await.unwrap();
+    let Ok(Begun::Execute(lease)) = begin_in(&engine, &mut tx, "k", 1).await else { panic!() };
+    pay(&mut tx, "k").await;
+    // A duplicate is turned away; a neighbour in the same lane is not held up by it.
+    let (duplicate, neighbour) =
+        tokio::join!(begin(&engine, "k", 2), begin(&engine, "neighbour", 3));
+    assert!(duplicate.is_err_and(|error| !error.may_have_applied()));
+    assert!(matches!(neighbour, Ok(Begun::Execute(_))));
+    let mut second = pool.begin().await.unwrap();
+    assert!(begin_in(&engine, &mut second, "k", 4).await.is_err());
+    second.rollback().await.unwrap();
+    engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(matches!(begin(&engine, "k", 5).await, Ok(Begun::Replay(..))));
+
+    let mut tx = pool.begin().await.unwrap();
+    assert!(matches!(begin_in(&engine, &mut tx, "undone", 6).await, Ok(Begun::Execute(_))));
+    tx.rollback().await.unwrap();
+    assert_eq!(engine.store().load(id("undone")).await.unwrap().value, None);
+    assert_eq!(payments(&url).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_refers_to_a_record_survives_its_reaping() {
+    let (url, pool, engine) = shop().await;
+    let Ok(Begun::Execute(lease)) = begin(&engine, "k", 1).await else { panic!() };
+    let mut tx = pool.begin().await.unwrap();
+    pay(&mut tx, "k").await;
+    engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap();
+    tx.commit().await.unwrap();
+    common::sql(&url, "UPDATE retrysafe_test.clock SET ms = ms + 4000000").await;
+    assert_eq!(engine.reap(10).await.unwrap(), 1);
+    assert_eq!(number(&url, "SELECT count(*) FROM payment WHERE record IS NULL").await, 1);
+}

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::Still;
 use super::samples::*;
+use super::stand::Stand;
 use crate::engine::{Begun, Engine, Renewed, Settled};
 use crate::record::Standing;
 use crate::store::Filter;
@@ -14,7 +14,7 @@ use crate::store::Filter;
 const TICK: Duration = Duration::from_millis(1);
 
 /// The bench keeps its word, so that the other cases here mean something.
-pub async fn the_clock_stands_still_until_it_is_advanced<B: Still>(bench: B) {
+pub(super) async fn the_clock_stands_still_until_it_is_advanced(bench: Stand) {
     let store = bench.store();
     let now = insert(&store, first("k")).await.now;
     for _ in 0..100 {
@@ -25,7 +25,7 @@ pub async fn the_clock_stands_still_until_it_is_advanced<B: Still>(bench: B) {
 }
 
 /// An insert finds the record one millisecond before its expiry, and none at it.
-pub async fn a_record_is_live_until_the_millisecond_of_its_expiry<B: Still>(bench: B) {
+pub(super) async fn a_record_is_live_until_the_millisecond_of_its_expiry(bench: Stand) {
     let store = bench.store();
     for (key, how) in [("c", Standing::Completed), ("f", Standing::FailedRetryable)] {
         let record = standing(&store, key, how).await;
@@ -37,7 +37,7 @@ pub async fn a_record_is_live_until_the_millisecond_of_its_expiry<B: Still>(benc
 }
 
 /// The reaper agrees with the inserts about the moment.
-pub async fn a_record_is_reaped_from_the_millisecond_of_its_expiry<B: Still>(bench: B) {
+pub(super) async fn a_record_is_reaped_from_the_millisecond_of_its_expiry(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::Completed).await;
     bench.advance(TTL - TICK).await;
@@ -49,7 +49,7 @@ pub async fn a_record_is_reaped_from_the_millisecond_of_its_expiry<B: Still>(ben
 }
 
 /// The sweeper sees a lease as over at its end, not before.
-pub async fn a_lease_is_over_at_the_millisecond_of_its_end<B: Still>(bench: B) {
+pub(super) async fn a_lease_is_over_at_the_millisecond_of_its_end(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     let over = Filter { lease_over: true, ..Filter::default() };
@@ -60,7 +60,7 @@ pub async fn a_lease_is_over_at_the_millisecond_of_its_end<B: Still>(bench: B) {
 }
 
 /// The next caller sees the last millisecond of a lease, then doubt.
-pub async fn a_begin_sees_the_last_millisecond_of_a_lease<B: Still>(bench: B) {
+pub(super) async fn a_begin_sees_the_last_millisecond_of_a_lease(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let _lease = request.execute(&engine, 1).await;
@@ -72,7 +72,7 @@ pub async fn a_begin_sees_the_last_millisecond_of_a_lease<B: Still>(bench: B) {
 }
 
 /// A replay says until when the record is kept, and that is when it ends.
-pub async fn a_replay_names_the_millisecond_of_expiry<B: Still>(bench: B) {
+pub(super) async fn a_replay_names_the_millisecond_of_expiry(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -88,7 +88,7 @@ pub async fn a_replay_names_the_millisecond_of_expiry<B: Still>(bench: B) {
 }
 
 /// An attempt is renewed up to `lease_max` after it began, to the millisecond.
-pub async fn a_lease_is_renewed_up_to_lease_max_exactly<B: Still>(bench: B) {
+pub(super) async fn a_lease_is_renewed_up_to_lease_max_exactly(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut lease = request.execute(&engine, 1).await;
@@ -106,7 +106,7 @@ pub async fn a_lease_is_renewed_up_to_lease_max_exactly<B: Still>(bench: B) {
 }
 
 /// A page of records created before a moment does not hold those created at it.
-pub async fn created_before_leaves_out_the_millisecond_itself<B: Still>(bench: B) {
+pub(super) async fn created_before_leaves_out_the_millisecond_itself(bench: Stand) {
     let store = bench.store();
     let older = new(&store, first("older")).await;
     bench.advance(TICK).await;

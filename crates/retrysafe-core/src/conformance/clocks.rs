@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::record::{Standing, State};
 use crate::store::{Filter, Query, Store};
 use crate::time::Time;
@@ -23,7 +23,7 @@ async fn readings(store: &impl Store, key: &str) -> Vec<Time> {
 }
 
 /// Answers carry a clock that does not go back.
-pub async fn readings_never_go_back<B: Bench>(bench: B) {
+pub(super) async fn readings_never_go_back(bench: Stand) {
     let store = bench.store();
     let mut last = Time::default();
     for round in 0..20 {
@@ -36,7 +36,7 @@ pub async fn readings_never_go_back<B: Bench>(bench: B) {
 }
 
 /// Nor between tasks: what begins after an answer is not earlier than that answer.
-pub async fn readings_never_go_back_between_tasks<B: Bench>(bench: B) {
+pub(super) async fn readings_never_go_back_between_tasks(bench: Stand) {
     let store = bench.store();
     let latest = Arc::new(AtomicU64::new(0));
     let readers = race(8, |n| {
@@ -55,7 +55,7 @@ pub async fn readings_never_go_back_between_tasks<B: Bench>(bench: B) {
 }
 
 /// The bench's hand moves the store's clock by at least what was asked.
-pub async fn an_advance_moves_the_stores_clock<B: Bench>(bench: B) {
+pub(super) async fn an_advance_moves_the_stores_clock(bench: Stand) {
     let store = bench.store();
     let before = insert(&store, first("k")).await.now;
     for by in [Duration::from_millis(1), Duration::from_secs(1), AGES] {
@@ -67,7 +67,7 @@ pub async fn an_advance_moves_the_stores_clock<B: Bench>(bench: B) {
 }
 
 /// The times in a record lie between the readings before and after its write.
-pub async fn a_write_is_stamped_with_the_time_of_the_write<B: Bench>(bench: B) {
+pub(super) async fn a_write_is_stamped_with_the_time_of_the_write(bench: Stand) {
     let store = bench.store();
     let before = insert(&store, first("other")).await.now;
     bench.advance(Duration::from_secs(10)).await;
@@ -87,7 +87,7 @@ pub async fn a_write_is_stamped_with_the_time_of_the_write<B: Bench>(bench: B) {
 }
 
 /// Retention is the time of the settle, by the store's clock, and the time to live.
-pub async fn a_settled_record_expires_its_ttl_after_the_settle<B: Bench>(bench: B) {
+pub(super) async fn a_settled_record_expires_its_ttl_after_the_settle(bench: Stand) {
     let store = bench.store();
     for (key, write) in [("c", complete(answer("x"))), ("f", fail())] {
         let begun = new(&store, first(key)).await;
@@ -100,7 +100,7 @@ pub async fn a_settled_record_expires_its_ttl_after_the_settle<B: Bench>(bench: 
 }
 
 /// A handler may ask for another time to live; it counts from the settle too.
-pub async fn a_settle_may_change_the_ttl<B: Bench>(bench: B) {
+pub(super) async fn a_settle_may_change_the_ttl(bench: Stand) {
     let store = bench.store();
     let begun = new(&store, first("k")).await;
     let mut write = complete(answer("x"));
@@ -114,7 +114,7 @@ pub async fn a_settle_may_change_the_ttl<B: Bench>(bench: B) {
 }
 
 /// An unknown that is decided on day three is not born expired.
-pub async fn retention_counts_from_the_verdict_not_from_the_birth<B: Bench>(bench: B) {
+pub(super) async fn retention_counts_from_the_verdict_not_from_the_birth(bench: Stand) {
     let store = bench.store();
     let doubted = standing(&store, "k", Standing::Unknown).await;
     bench.advance(TTL * 72).await;
@@ -125,7 +125,7 @@ pub async fn retention_counts_from_the_verdict_not_from_the_birth<B: Bench>(benc
 }
 
 /// A lease counts from the write that took it.
-pub async fn a_lease_counts_from_its_write<B: Bench>(bench: B) {
+pub(super) async fn a_lease_counts_from_its_write(bench: Stand) {
     let store = bench.store();
     let begun = new(&store, first("k")).await;
     assert_eq!(begun.lease_until(), Some(begun.created_at.plus(LEASE)));
@@ -135,7 +135,7 @@ pub async fn a_lease_counts_from_its_write<B: Bench>(bench: B) {
 }
 
 /// Expiry is seen by whoever asks; a load shows the record until it is reaped.
-pub async fn an_expired_record_is_loaded_until_it_is_reaped<B: Bench>(bench: B) {
+pub(super) async fn an_expired_record_is_loaded_until_it_is_reaped(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::Completed).await;
     bench.advance(TTL * 2).await;
@@ -145,7 +145,7 @@ pub async fn an_expired_record_is_loaded_until_it_is_reaped<B: Bench>(bench: B) 
 }
 
 /// A record that is kept for no time at all is expired at once, and not an error.
-pub async fn a_record_may_be_kept_for_no_time<B: Bench>(bench: B) {
+pub(super) async fn a_record_may_be_kept_for_no_time(bench: Stand) {
     let store = bench.store();
     let mut brief = first("k");
     brief.ttl = Duration::ZERO;
@@ -156,7 +156,7 @@ pub async fn a_record_may_be_kept_for_no_time<B: Bench>(bench: B) {
 }
 
 /// Nor is a long retention cut or wrapped round.
-pub async fn a_record_may_be_kept_for_a_century<B: Bench>(bench: B) {
+pub(super) async fn a_record_may_be_kept_for_a_century(bench: Stand) {
     let store = bench.store();
     let mut long = first("k");
     long.ttl = AGES * 10;
@@ -169,7 +169,7 @@ pub async fn a_record_may_be_kept_for_a_century<B: Bench>(bench: B) {
 }
 
 /// A store decides about expiry with the very reading that it answers with.
-pub async fn an_insert_agrees_with_its_own_reading<B: Bench>(bench: B) {
+pub(super) async fn an_insert_agrees_with_its_own_reading(bench: Stand) {
     let store = bench.store();
     let mut brief = first("k");
     brief.ttl = Duration::from_millis(20);

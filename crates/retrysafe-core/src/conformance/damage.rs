@@ -3,8 +3,8 @@
 //! For stores whose records can be damaged where they lie. A store that took damage for absence
 //! would let a request run again.
 
-use super::Damage;
 use super::samples::*;
+use super::stand::DamageStand;
 use crate::engine::{Begun, Engine, Swept};
 use crate::record::{Record, Standing};
 use crate::store::{Filter, Query, Store, StoreErrorKind, Swapped};
@@ -13,7 +13,7 @@ use crate::store::{Filter, Query, Store, StoreErrorKind, Swapped};
 const PLACES: [usize; 6] = [0, 1, 33, 60, 101, usize::MAX];
 
 /// A settled record in every place of damage, and one of a format that does not exist yet.
-async fn damaged<B: Damage>(bench: &B) -> Vec<Record> {
+async fn damaged(bench: &DamageStand) -> Vec<Record> {
     let store = bench.store();
     let mut records = Vec::new();
     for place in PLACES {
@@ -28,7 +28,7 @@ async fn damaged<B: Damage>(bench: &B) -> Vec<Record> {
 }
 
 /// A load says so.
-pub async fn a_load_of_a_damaged_record_is_an_error<B: Damage>(bench: B) {
+pub(super) async fn a_load_of_a_damaged_record_is_an_error(bench: DamageStand) {
     let store = bench.store();
     for record in damaged(&bench).await {
         let error = store.load(record.id).await.expect_err("it cannot be read");
@@ -37,7 +37,7 @@ pub async fn a_load_of_a_damaged_record_is_an_error<B: Damage>(bench: B) {
 }
 
 /// An insert refuses, and has surely not been applied.
-pub async fn an_insert_over_a_damaged_record_is_refused<B: Damage>(bench: B) {
+pub(super) async fn an_insert_over_a_damaged_record_is_refused(bench: DamageStand) {
     let store = bench.store();
     for record in damaged(&bench).await {
         let mut again = first("k");
@@ -51,7 +51,7 @@ pub async fn an_insert_over_a_damaged_record_is_refused<B: Damage>(bench: B) {
 }
 
 /// A begin refuses, so nobody executes.
-pub async fn a_begin_on_a_damaged_record_never_executes<B: Damage>(bench: B) {
+pub(super) async fn a_begin_on_a_damaged_record_never_executes(bench: DamageStand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let _lease = request.execute(&engine, 1).await;
@@ -65,7 +65,7 @@ pub async fn a_begin_on_a_damaged_record_never_executes<B: Damage>(bench: B) {
 
 /// Whoever still holds the record whole may write it anew; otherwise the swap fails. In no case is
 /// the answer that there is no such record.
-pub async fn a_swap_of_a_damaged_record_is_refused_or_mends_it<B: Damage>(bench: B) {
+pub(super) async fn a_swap_of_a_damaged_record_is_refused_or_mends_it(bench: DamageStand) {
     let store = bench.store();
     for record in damaged(&bench).await {
         match store.swap(record.clone(), touch()).await {
@@ -81,7 +81,7 @@ pub async fn a_swap_of_a_damaged_record_is_refused_or_mends_it<B: Damage>(bench:
 }
 
 /// A scan lists what it cannot read, once, and goes on.
-pub async fn a_scan_lists_damaged_records_and_goes_on<B: Damage>(bench: B) {
+pub(super) async fn a_scan_lists_damaged_records_and_goes_on(bench: DamageStand) {
     let store = bench.store();
     let sound = [
         standing(&store, "before", Standing::Completed).await,
@@ -107,7 +107,7 @@ pub async fn a_scan_lists_damaged_records_and_goes_on<B: Damage>(bench: B) {
 }
 
 /// Damage to one record is no damage to another.
-pub async fn other_records_are_unaffected<B: Damage>(bench: B) {
+pub(super) async fn other_records_are_unaffected(bench: DamageStand) {
     let engine = Engine::new(bench.store());
     let before = standing(engine.store(), "before", Standing::Completed).await;
     damaged(&bench).await;
@@ -121,7 +121,7 @@ pub async fn other_records_are_unaffected<B: Damage>(bench: B) {
 }
 
 /// A sweep counts what it cannot read, and sweeps the rest.
-pub async fn a_sweep_goes_on_past_damage<B: Damage>(bench: B) {
+pub(super) async fn a_sweep_goes_on_past_damage(bench: DamageStand) {
     let engine = Engine::new(bench.store());
     for n in 0..3 {
         new(engine.store(), first(&format!("k{n}"))).await;
@@ -138,7 +138,7 @@ pub async fn a_sweep_goes_on_past_damage<B: Damage>(bench: B) {
 }
 
 /// The reaper takes what has expired around the damage, and no damaged record that was running.
-pub async fn the_reaper_does_not_take_damage_for_expiry<B: Damage>(bench: B) {
+pub(super) async fn the_reaper_does_not_take_damage_for_expiry(bench: DamageStand) {
     let store = bench.store();
     standing(&store, "old", Standing::Completed).await;
     let running = new(&store, first("running")).await;

@@ -6,8 +6,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::record::{Standing, State};
 use crate::store::{Filter, Inserted, Query, Store, Swapped};
 
@@ -41,7 +41,7 @@ async fn abandoned<F: Future>(polls: usize, future: F) -> Option<F::Output> {
 }
 
 /// The record of a dropped insert is there whole, or not at all.
-pub async fn a_dropped_insert_is_applied_whole_or_not_at_all<B: Bench>(bench: B) {
+pub(super) async fn a_dropped_insert_is_applied_whole_or_not_at_all(bench: Stand) {
     let store = bench.store();
     for polls in 0..POLLS {
         let key = format!("k{polls}");
@@ -58,7 +58,7 @@ pub async fn a_dropped_insert_is_applied_whole_or_not_at_all<B: Bench>(bench: B)
 }
 
 /// So is the write of a dropped swap.
-pub async fn a_dropped_swap_is_applied_whole_or_not_at_all<B: Bench>(bench: B) {
+pub(super) async fn a_dropped_swap_is_applied_whole_or_not_at_all(bench: Stand) {
     let store = bench.store();
     for polls in 0..POLLS {
         let begun = new(&store, first(&format!("k{polls}"))).await;
@@ -81,7 +81,7 @@ pub async fn a_dropped_swap_is_applied_whole_or_not_at_all<B: Bench>(bench: B) {
 }
 
 /// A dropped read changes nothing, and a dropped reap takes only what is due.
-pub async fn dropped_reads_and_reaps_do_no_harm<B: Bench>(bench: B) {
+pub(super) async fn dropped_reads_and_reaps_do_no_harm(bench: Stand) {
     let store = bench.store();
     for n in 0..20 {
         standing(&store, &format!("old{n}"), Standing::Completed).await;
@@ -99,7 +99,7 @@ pub async fn dropped_reads_and_reaps_do_no_harm<B: Bench>(bench: B) {
 }
 
 /// In a race in which most callers go away, there is still one owner at the most.
-pub async fn a_race_with_dropped_callers_has_one_winner<B: Bench>(bench: B) {
+pub(super) async fn a_race_with_dropped_callers_has_one_winner(bench: Stand) {
     for round in 0..8 {
         let store = bench.store();
         let key = format!("k{round}");
@@ -129,7 +129,7 @@ pub async fn a_race_with_dropped_callers_has_one_winner<B: Bench>(bench: B) {
 }
 
 /// Tasks that are aborted in the midst of everything leave a store that keeps its promises.
-pub async fn aborted_tasks_leave_the_store_usable<B: Bench>(bench: B) {
+pub(super) async fn aborted_tasks_leave_the_store_usable(bench: Stand) {
     let store = bench.store();
     let mut tasks = Vec::new();
     for n in 0..RACERS {

@@ -5,14 +5,15 @@
 use std::sync::Arc;
 
 use super::samples::*;
+use super::stand::{AnyStore, Stand};
 use super::verbs::{refused, settled};
 use super::verdicts::{executed, not_executed};
-use super::{Bench, Fault, Faulty, Op};
+use super::{Fault, Faulty, Op};
 use crate::engine::{Begun, Engine, Lease, Renewed, Ruled, Settled, Swept};
 use crate::record::{Doubt, Happened, Outcome, Standing};
 use crate::store::{Store, StoreErrorKind};
 
-fn faulty<B: Bench>(bench: &B) -> Engine<Arc<Faulty<B::Store>>> {
+fn faulty(bench: &Stand) -> Engine<Arc<Faulty<AnyStore>>> {
     Engine::new(Arc::new(Faulty::new(bench.store())))
 }
 
@@ -36,7 +37,7 @@ async fn unbegun(engine: &Engine<impl Store>, request: &Request, owner: u64) -> 
 }
 
 /// No store, no execution; and an insert that was refused leaves nothing behind.
-pub async fn a_refused_begin_leaves_nothing<B: Bench>(bench: B) {
+pub(super) async fn a_refused_begin_leaves_nothing(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     engine.store().arm(Op::Insert, Fault::Refused);
@@ -46,7 +47,7 @@ pub async fn a_refused_begin_leaves_nothing<B: Bench>(bench: B) {
 }
 
 /// A begin whose acknowledgement was lost does not execute; withdrawn, its key is free at once.
-pub async fn an_ambiguous_begin_is_withdrawn<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_begin_is_withdrawn(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     engine.store().arm(Op::Insert, Fault::AnswerLost);
@@ -57,7 +58,7 @@ pub async fn an_ambiguous_begin_is_withdrawn<B: Bench>(bench: B) {
 }
 
 /// If it was not applied there is nothing to take back, and that is no error.
-pub async fn an_ambiguous_begin_that_was_not_applied_leaves_nothing<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_begin_that_was_not_applied_leaves_nothing(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     engine.store().arm(Op::Insert, Fault::RequestLost);
@@ -67,7 +68,7 @@ pub async fn an_ambiguous_begin_that_was_not_applied_leaves_nothing<B: Bench>(be
 }
 
 /// If its owner cannot even withdraw, doubt remains; it is never taken for permission.
-pub async fn an_ambiguous_begin_that_is_not_withdrawn_becomes_unknown<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_begin_that_is_not_withdrawn_becomes_unknown(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     engine.store().arm(Op::Insert, Fault::AnswerLost);
@@ -77,7 +78,7 @@ pub async fn an_ambiguous_begin_that_is_not_withdrawn_becomes_unknown<B: Bench>(
 }
 
 /// A begin that lands after it was given up and withdrawn executes nothing, and is swept.
-pub async fn a_begin_that_lands_late_executes_nothing<B: Bench>(bench: B) {
+pub(super) async fn a_begin_that_lands_late_executes_nothing(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     engine.store().arm(Op::Insert, Fault::RequestLate);
@@ -92,7 +93,7 @@ pub async fn a_begin_that_lands_late_executes_nothing<B: Bench>(bench: B) {
 }
 
 /// If somebody else has begun meanwhile, the late begin does not disturb it.
-pub async fn a_begin_that_lands_late_disturbs_nobody<B: Bench>(bench: B) {
+pub(super) async fn a_begin_that_lands_late_disturbs_nobody(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     engine.store().arm(Op::Insert, Fault::RequestLate);
@@ -105,7 +106,7 @@ pub async fn a_begin_that_lands_late_disturbs_nobody<B: Bench>(bench: B) {
 }
 
 /// A second attempt is a swap; the same holds for it.
-pub async fn an_ambiguous_second_attempt_is_withdrawn<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_second_attempt_is_withdrawn(bench: Stand) {
     for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Refused] {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
@@ -121,7 +122,7 @@ pub async fn an_ambiguous_second_attempt_is_withdrawn<B: Bench>(bench: B) {
 }
 
 /// A withdrawal that is not acknowledged is repeated, and finds its work done.
-pub async fn an_ambiguous_withdrawal_is_repeated<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_withdrawal_is_repeated(bench: Stand) {
     for (fault, again) in [(Fault::AnswerLost, false), (Fault::RequestLost, true)] {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
@@ -135,7 +136,7 @@ pub async fn an_ambiguous_withdrawal_is_repeated<B: Bench>(bench: B) {
 }
 
 /// A settle whose acknowledgement was lost is repeated with the same fence: one answer, same bytes.
-pub async fn an_ambiguous_settle_is_repeated<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_settle_is_repeated(bench: Stand) {
     let outcomes = [done("x"), Outcome::Retryable(None), Outcome::Unknown(Doubt::Panicked)];
     for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Refused] {
         for (n, outcome) in outcomes.iter().enumerate() {
@@ -154,7 +155,7 @@ pub async fn an_ambiguous_settle_is_repeated<B: Bench>(bench: B) {
 }
 
 /// A settle that is repeated with another outcome has contradicted itself.
-pub async fn a_settle_that_changes_its_word_is_refused<B: Bench>(bench: B) {
+pub(super) async fn a_settle_that_changes_its_word_is_refused(bench: Stand) {
     let pairs = [
         (done("x"), done("y")),
         (done("x"), Outcome::Retryable(None)),
@@ -174,7 +175,7 @@ pub async fn a_settle_that_changes_its_word_is_refused<B: Bench>(bench: B) {
 }
 
 /// A settle that lands after its repetition changes nothing any more.
-pub async fn a_settle_that_lands_late_changes_nothing<B: Bench>(bench: B) {
+pub(super) async fn a_settle_that_lands_late_changes_nothing(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -186,7 +187,7 @@ pub async fn a_settle_that_lands_late_changes_nothing<B: Bench>(bench: B) {
 }
 
 /// An owner that repeats its settle after a sweeper doubted it is still believed.
-pub async fn a_settle_repeated_after_the_lease_holds<B: Bench>(bench: B) {
+pub(super) async fn a_settle_repeated_after_the_lease_holds(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -199,7 +200,7 @@ pub async fn a_settle_repeated_after_the_lease_holds<B: Bench>(bench: B) {
 }
 
 /// Evidence that cannot be written is lost, and nothing else is.
-pub async fn a_late_result_that_cannot_be_kept_does_no_harm<B: Bench>(bench: B) {
+pub(super) async fn a_late_result_that_cannot_be_kept_does_no_harm(bench: Stand) {
     for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Refused] {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
@@ -217,7 +218,7 @@ pub async fn a_late_result_that_cannot_be_kept_does_no_harm<B: Bench>(bench: B) 
 }
 
 /// A renewal that is not acknowledged does not lose the lease.
-pub async fn an_ambiguous_renewal_keeps_the_lease<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_renewal_keeps_the_lease(bench: Stand) {
     for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Refused] {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
@@ -233,7 +234,7 @@ pub async fn an_ambiguous_renewal_keeps_the_lease<B: Bench>(bench: B) {
 }
 
 /// A verdict that is not acknowledged is repeated: decided once, with one new fence.
-pub async fn an_ambiguous_verdict_is_decided_once<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_verdict_is_decided_once(bench: Stand) {
     for fault in [Fault::AnswerLost, Fault::RequestLost] {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
@@ -259,7 +260,7 @@ pub async fn an_ambiguous_verdict_is_decided_once<B: Bench>(bench: B) {
 }
 
 /// A retention whose end was not acknowledged is ended by the repetition, or was.
-pub async fn an_ambiguous_expire_is_repeated<B: Bench>(bench: B) {
+pub(super) async fn an_ambiguous_expire_is_repeated(bench: Stand) {
     for fault in [Fault::AnswerLost, Fault::RequestLost] {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
@@ -273,7 +274,7 @@ pub async fn an_ambiguous_expire_is_repeated<B: Bench>(bench: B) {
 }
 
 /// A sweep goes on past a record that it could not write, and the next one finishes.
-pub async fn a_sweep_goes_on_past_failures<B: Bench>(bench: B) {
+pub(super) async fn a_sweep_goes_on_past_failures(bench: Stand) {
     let engine = faulty(&bench);
     for n in 0..10 {
         let _lease = Request::new(&format!("k{n}")).execute(&engine, 1).await;
@@ -294,7 +295,7 @@ pub async fn a_sweep_goes_on_past_failures<B: Bench>(bench: B) {
 }
 
 /// A store that cannot be read stops a sweep or a reap with an error, not with an answer.
-pub async fn upkeep_says_when_it_cannot_work<B: Bench>(bench: B) {
+pub(super) async fn upkeep_says_when_it_cannot_work(bench: Stand) {
     let engine = faulty(&bench);
     engine.store().arm(Op::Scan, Fault::Refused);
     let error = engine.sweep(10).await.expect_err("the fault strikes");
@@ -307,7 +308,7 @@ pub async fn upkeep_says_when_it_cannot_work<B: Bench>(bench: B) {
 }
 
 /// A caller that goes away in the midst of its begin is withdrawn by its owner number.
-pub async fn a_begin_that_was_dropped_is_withdrawn<B: Bench>(bench: B) {
+pub(super) async fn a_begin_that_was_dropped_is_withdrawn(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     engine.store().arm(Op::Insert, Fault::Silent);
@@ -323,7 +324,7 @@ pub async fn a_begin_that_was_dropped_is_withdrawn<B: Bench>(bench: B) {
 }
 
 /// A settle that was dropped in the midst was applied or not; nobody executes again.
-pub async fn a_settle_that_was_dropped_permits_no_second_execution<B: Bench>(bench: B) {
+pub(super) async fn a_settle_that_was_dropped_permits_no_second_execution(bench: Stand) {
     let engine = faulty(&bench);
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;

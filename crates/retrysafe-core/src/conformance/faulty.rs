@@ -5,7 +5,7 @@
 //! one, where a case [arms](Faulty::arm) it, or at random from a [seed](Faulty::seeded).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Chance;
 use crate::record::{First, Record, Write};
@@ -51,7 +51,7 @@ pub enum Fault {
 /// A store before which operations fail.
 #[derive(Debug)]
 pub struct Faulty<S> {
-    store: Arc<S>,
+    store: S,
     plan: Mutex<Plan>,
     silenced: tokio::sync::Notify,
 }
@@ -81,13 +81,13 @@ enum Late {
 
 impl<S: Store> Faulty<S> {
     /// A store that works until it is armed.
-    pub fn new(store: Arc<S>) -> Self {
+    pub fn new(store: S) -> Self {
         Self { store, plan: Mutex::default(), silenced: tokio::sync::Notify::new() }
     }
 
     /// A store of which `per_mille` operations in a thousand meet one of these faults, as the seed
     /// has it.
-    pub fn seeded(store: Arc<S>, seed: u64, per_mille: usize, faults: &[Fault]) -> Self {
+    pub fn seeded(store: S, seed: u64, per_mille: usize, faults: &[Fault]) -> Self {
         let faulty = Self::new(store);
         let odds = Odds { chance: Chance::new(seed), per_mille, faults: faults.into() };
         faulty.plan().chance = Some(odds);

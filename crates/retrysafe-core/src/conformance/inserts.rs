@@ -1,12 +1,12 @@
 //! Does exactly one insert win?
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::record::{Fence, Standing, State};
 use crate::store::Inserted;
 
 /// What is kept is what [`First::record`](crate::record::First::record) says.
-pub async fn an_insert_into_nothing_is_new<B: Bench>(bench: B) {
+pub(super) async fn an_insert_into_nothing_is_new(bench: Stand) {
     let store = bench.store();
     let asked = first("k");
     let answer = insert(&store, asked.clone()).await;
@@ -17,21 +17,21 @@ pub async fn an_insert_into_nothing_is_new<B: Bench>(bench: B) {
 }
 
 /// An acknowledged record is there for everybody.
-pub async fn an_inserted_record_is_loaded_as_it_was_returned<B: Bench>(bench: B) {
+pub(super) async fn an_inserted_record_is_loaded_as_it_was_returned(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     assert_eq!(load(&store, record.id).await, Some(record));
 }
 
 /// What was never inserted is none, not an error.
-pub async fn a_load_of_nothing_is_none<B: Bench>(bench: B) {
+pub(super) async fn a_load_of_nothing_is_none(bench: Stand) {
     let store = bench.store();
     new(&store, first("other")).await;
     assert_eq!(load(&store, first("k").id).await, None);
 }
 
 /// The second caller learns what the first one wrote, not what it asked for itself.
-pub async fn a_second_insert_returns_the_first_record<B: Bench>(bench: B) {
+pub(super) async fn a_second_insert_returns_the_first_record(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     let mut again = first("k");
@@ -41,7 +41,7 @@ pub async fn a_second_insert_returns_the_first_record<B: Bench>(bench: B) {
 }
 
 /// The race that everything rests on.
-pub async fn of_32_inserts_one_is_new_and_all_see_its_record<B: Bench>(bench: B) {
+pub(super) async fn of_32_inserts_one_is_new_and_all_see_its_record(bench: Stand) {
     for round in 0..8 {
         let store = bench.store();
         let answers = race(RACERS, |n| {
@@ -71,7 +71,7 @@ fn one_new(answers: Vec<Inserted>) -> crate::record::Record {
 }
 
 /// One key's race does not touch another's.
-pub async fn of_32_inserts_of_32_keys_all_are_new<B: Bench>(bench: B) {
+pub(super) async fn of_32_inserts_of_32_keys_all_are_new(bench: Stand) {
     let store = bench.store();
     let records = race(RACERS, |n| {
         let store = store.clone();
@@ -84,7 +84,7 @@ pub async fn of_32_inserts_of_32_keys_all_are_new<B: Bench>(bench: B) {
 }
 
 /// Batches that hold several keys, each asked for in another order.
-pub async fn crossing_races_on_many_keys_have_one_winner_each<B: Bench>(bench: B) {
+pub(super) async fn crossing_races_on_many_keys_have_one_winner_each(bench: Stand) {
     let store = bench.store();
     let wins = race(RACERS, |n| {
         let store = store.clone();
@@ -107,7 +107,7 @@ pub async fn crossing_races_on_many_keys_have_one_winner_each<B: Bench>(bench: B
 }
 
 /// An expired record counts as none: a new generation begins, with its own numbers and meaning.
-pub async fn an_insert_over_an_expired_record_is_new<B: Bench>(bench: B) {
+pub(super) async fn an_insert_over_an_expired_record_is_new(bench: Stand) {
     let store = bench.store();
     for (key, how) in [("c", Standing::Completed), ("f", Standing::FailedRetryable)] {
         let old = standing(&store, key, how).await;
@@ -124,7 +124,7 @@ pub async fn an_insert_over_an_expired_record_is_new<B: Bench>(bench: B) {
 }
 
 /// The same race again, at the end of retention.
-pub async fn of_32_inserts_over_an_expired_record_one_is_new<B: Bench>(bench: B) {
+pub(super) async fn of_32_inserts_over_an_expired_record_one_is_new(bench: Stand) {
     for round in 0..8 {
         let store = bench.store();
         let key = format!("k{round}");
@@ -144,7 +144,7 @@ pub async fn of_32_inserts_over_an_expired_record_one_is_new<B: Bench>(bench: B)
 }
 
 /// A settled record that is kept is what an insert returns, answer and all.
-pub async fn an_insert_over_a_live_settled_record_returns_it<B: Bench>(bench: B) {
+pub(super) async fn an_insert_over_a_live_settled_record_returns_it(bench: Stand) {
     let store = bench.store();
     for (key, how) in [("c", Standing::Completed), ("f", Standing::FailedRetryable)] {
         let record = standing(&store, key, how).await;
@@ -154,7 +154,7 @@ pub async fn an_insert_over_a_live_settled_record_returns_it<B: Bench>(bench: B)
 }
 
 /// A forgotten unknown that came to be executed anew would be a double charge.
-pub async fn an_insert_over_an_unknown_record_returns_it_at_any_age<B: Bench>(bench: B) {
+pub(super) async fn an_insert_over_an_unknown_record_returns_it_at_any_age(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::Unknown).await;
     bench.advance(AGES).await;
@@ -162,7 +162,7 @@ pub async fn an_insert_over_an_unknown_record_returns_it_at_any_age<B: Bench>(be
 }
 
 /// An ended lease is not an ended record: its owner may be slow, not dead.
-pub async fn an_insert_over_an_ended_lease_returns_it_at_any_age<B: Bench>(bench: B) {
+pub(super) async fn an_insert_over_an_ended_lease_returns_it_at_any_age(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     bench.advance(AGES).await;
@@ -170,7 +170,7 @@ pub async fn an_insert_over_an_ended_lease_returns_it_at_any_age<B: Bench>(bench
 }
 
 /// A losing insert leaves no trace.
-pub async fn losing_inserts_change_nothing<B: Bench>(bench: B) {
+pub(super) async fn losing_inserts_change_nothing(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::Completed).await;
     race(RACERS, |n| {
@@ -185,7 +185,7 @@ pub async fn losing_inserts_change_nothing<B: Bench>(bench: B) {
 
 /// At the end of retention a begin that read the old record and one that inserts anew may meet. Only
 /// one of them may own what comes of it.
-pub async fn an_expired_record_has_one_heir<B: Bench>(bench: B) {
+pub(super) async fn an_expired_record_has_one_heir(bench: Stand) {
     for round in 0..16 {
         let store = bench.store();
         let key = format!("k{round}");

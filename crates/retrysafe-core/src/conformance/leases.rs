@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use super::verbs::{refused, settled};
 use crate::engine::{Begun, Engine, Lease, Renewed};
 use crate::record::{Outcome, Standing};
@@ -14,7 +14,7 @@ async fn renewed(engine: &Engine<impl Store>, lease: &mut Lease, lease_max: Dura
 }
 
 /// An owner that says so in time stays believed, however long it executes.
-pub async fn a_renewed_lease_outlives_its_first_length<B: Bench>(bench: B) {
+pub(super) async fn a_renewed_lease_outlives_its_first_length(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut lease = request.execute(&engine, 1).await;
@@ -29,7 +29,7 @@ pub async fn a_renewed_lease_outlives_its_first_length<B: Bench>(bench: B) {
 }
 
 /// A renewal raises the version, keeps the fence, and leaves no trace on the timeline.
-pub async fn a_renewal_changes_only_version_and_lease<B: Bench>(bench: B) {
+pub(super) async fn a_renewal_changes_only_version_and_lease(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut lease = request.execute(&engine, 1).await;
@@ -45,7 +45,7 @@ pub async fn a_renewal_changes_only_version_and_lease<B: Bench>(bench: B) {
 }
 
 /// A handler that outlives `lease_max` is not killed: it is in doubt, and its own settle counts.
-pub async fn past_lease_max_the_owner_is_in_doubt_and_its_settle_counts<B: Bench>(bench: B) {
+pub(super) async fn past_lease_max_the_owner_is_in_doubt_and_its_settle_counts(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut lease = request.execute(&engine, 1).await;
@@ -58,7 +58,7 @@ pub async fn past_lease_max_the_owner_is_in_doubt_and_its_settle_counts<B: Bench
 }
 
 /// An unknown record is never revived.
-pub async fn an_unknown_record_is_not_renewed<B: Bench>(bench: B) {
+pub(super) async fn an_unknown_record_is_not_renewed(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut lease = request.execute(&engine, 1).await;
@@ -70,7 +70,7 @@ pub async fn an_unknown_record_is_not_renewed<B: Bench>(bench: B) {
 }
 
 /// Nor is one that is somebody else's by now.
-pub async fn an_overtaken_owner_renews_nothing<B: Bench>(bench: B) {
+pub(super) async fn an_overtaken_owner_renews_nothing(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut late = request.execute(&engine, 1).await;
@@ -87,7 +87,7 @@ pub async fn an_overtaken_owner_renews_nothing<B: Bench>(bench: B) {
 }
 
 /// Nor is one that is gone.
-pub async fn a_reaped_record_is_not_renewed<B: Bench>(bench: B) {
+pub(super) async fn a_reaped_record_is_not_renewed(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut late = request.execute(&engine, 1).await;
@@ -99,7 +99,7 @@ pub async fn a_reaped_record_is_not_renewed<B: Bench>(bench: B) {
 }
 
 /// A second attempt has a lease of its own, and its `lease_max` counts from its own begin.
-pub async fn lease_max_counts_from_the_attempt<B: Bench>(bench: B) {
+pub(super) async fn lease_max_counts_from_the_attempt(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -111,7 +111,7 @@ pub async fn lease_max_counts_from_the_attempt<B: Bench>(bench: B) {
 }
 
 /// A begin that was not acknowledged is taken back by its owner number, and the key is free.
-pub async fn a_withdrawn_begin_frees_its_key<B: Bench>(bench: B) {
+pub(super) async fn a_withdrawn_begin_frees_its_key(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -122,7 +122,7 @@ pub async fn a_withdrawn_begin_frees_its_key<B: Bench>(bench: B) {
 }
 
 /// Only the owner itself takes back, and only what it has not settled.
-pub async fn only_the_owner_withdraws<B: Bench>(bench: B) {
+pub(super) async fn only_the_owner_withdraws(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let withdraw = async |owner| engine.withdraw(request.id(), owner).await.expect("answered");
@@ -137,7 +137,7 @@ pub async fn only_the_owner_withdraws<B: Bench>(bench: B) {
 }
 
 /// A begin that was taken back too late stays unknown: somebody has doubted it meanwhile.
-pub async fn an_unknown_record_is_not_withdrawn<B: Bench>(bench: B) {
+pub(super) async fn an_unknown_record_is_not_withdrawn(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let _lease = request.execute(&engine, 1).await;
@@ -148,7 +148,7 @@ pub async fn an_unknown_record_is_not_withdrawn<B: Bench>(bench: B) {
 }
 
 /// Renewals, a sweeper and a settle at once: the acknowledged answer is what is kept.
-pub async fn renewals_beside_a_sweeper_never_lose_the_answer<B: Bench>(bench: B) {
+pub(super) async fn renewals_beside_a_sweeper_never_lose_the_answer(bench: Stand) {
     for round in 0..16 {
         let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
@@ -175,7 +175,7 @@ pub async fn renewals_beside_a_sweeper_never_lose_the_answer<B: Bench>(bench: B)
 }
 
 /// A handler's own time to live is kept with its answer.
-pub async fn a_lease_may_carry_another_ttl<B: Bench>(bench: B) {
+pub(super) async fn a_lease_may_carry_another_ttl(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut lease = request.execute(&engine, 1).await;

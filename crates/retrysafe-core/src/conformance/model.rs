@@ -12,7 +12,8 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::samples::*;
-use super::{Bench, Owners, Reopen, chance};
+use super::stand::{AnyStore, ReopenStand, Soon, Stand};
+use super::{Owners, chance};
 use crate::machine::{Decision, Event, decide};
 use crate::record::{Becomes, Doubt, First, Happened, Record, Standing, Write};
 use crate::scope::Id;
@@ -129,48 +130,20 @@ fn sought() -> impl Strategy<Value = Sought> {
     ]
 }
 
-/// 256 sequences of 60 random commands, against a plain map. The store is not reopened.
+/// A bench, and what [`Command::Reopen`] means for it.
+pub(super) enum Stage {
+    /// The store cannot be reopened, so nothing happens.
+    Once(Stand),
+    /// The store is reopened.
+    Again(ReopenStand),
+}
+
+/// 256 sequences of 60 random commands over fresh benches, against a plain map.
 ///
 /// # Panics
 ///
 /// If the store and the map disagree, with the fewest commands that show it and the seed.
-pub fn a_store_does_what_a_map_does<B: Bench>() {
-    check::<B, Never>();
-}
-
-/// The same, with restarts among the commands.
-///
-/// # Panics
-///
-/// If the store and the map disagree, with the fewest commands that show it and the seed.
-pub fn a_store_does_what_a_map_does_across_restarts<B: Reopen>() {
-    check::<B, Now>();
-}
-
-/// What [`Command::Reopen`] means for a bench.
-trait Restart<B> {
-    async fn restart(bench: &mut B) -> Owners;
-}
-
-/// The store cannot be reopened, so nothing happens.
-struct Never;
-
-/// The store is reopened.
-struct Now;
-
-impl<B: Bench> Restart<B> for Never {
-    async fn restart(_: &mut B) -> Owners {
-        Owners::Remain
-    }
-}
-
-impl<B: Reopen> Restart<B> for Now {
-    async fn restart(bench: &mut B) -> Owners {
-        bench.reopen().await
-    }
-}
-
-fn check<B: Bench, R: Restart<B>>() {
+pub(super) fn check(fresh: fn() -> Soon<'static, Stage>) {
     let seed = chance::seed();
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -179,9 +152,9 @@ fn check<B: Bench, R: Restart<B>>() {
     let runtime = super::runtime();
     let outcome = TestRunner::new_with_rng(config, rng).run(&vec(command(), STEPS), |commands| {
         runtime.block_on(async {
-            let mut pair = Pair { bench: B::fresh().await, map: Map::default() };
+            let mut pair = Pair { stage: fresh().await, map: Map::default() };
             for command in commands {
-                pair.step::<R>(command).await;
+                pair.step(command).await;
             }
             pair.compare().await;
         });
@@ -193,8 +166,8 @@ fn check<B: Bench, R: Restart<B>>() {
 }
 
 /// The store, and the map beside it.
-struct Pair<B> {
-    bench: B,
+struct Pair {
+    stage: Stage,
     map: Map,
 }
 
@@ -206,8 +179,31 @@ struct Map {
     now: Time,
 }
 
-impl<B: Bench> Pair<B> {
-    async fn step<R: Restart<B>>(&mut self, command: Command) {
+impl Stage {
+    fn store(&self) -> AnyStore {
+        match self {
+            Self::Once(bench) => bench.store(),
+            Self::Again(bench) => bench.store(),
+        }
+    }
+
+    async fn advance(&self, by: Duration) {
+        match self {
+            Self::Once(bench) => bench.advance(by).await,
+            Self::Again(bench) => bench.advance(by).await,
+        }
+    }
+
+    async fn restart(&mut self) -> Owners {
+        match self {
+            Self::Once(_) => Owners::Remain,
+            Self::Again(bench) => bench.reopen().await,
+        }
+    }
+}
+
+impl Pair {
+    async fn step(&mut self, command: Command) {
         match command {
             Command::Rest => {}
             Command::Insert { key, meaning, ttl, lease } => {
@@ -219,16 +215,16 @@ impl<B: Bench> Pair<B> {
             }
             Command::Scan { filter, limit } => self.scan(filter_of(filter), limit.into()).await,
             Command::Reap { limit } => self.reap(limit.into()).await,
-            Command::Advance { by } => self.bench.advance(UNIT * by.into()).await,
+            Command::Advance { by } => self.stage.advance(UNIT * by.into()).await,
             Command::Reopen => {
-                let owners = R::restart(&mut self.bench).await;
+                let owners = self.stage.restart().await;
                 self.reopened(owners).await;
             }
         }
     }
 
     async fn insert(&mut self, first: First) {
-        let answer = insert(&self.bench.store(), first.clone()).await;
+        let answer = insert(&self.stage.store(), first.clone()).await;
         let now = self.map.read(answer.now);
         let live = self.map.records.get(&first.id).filter(|record| !record.is_expired(now));
         match (answer.value, live) {
@@ -243,7 +239,7 @@ impl<B: Bench> Pair<B> {
     }
 
     async fn load(&mut self, id: Id) {
-        let answer = self.bench.store().load(id).await.expect("the load is answered");
+        let answer = self.stage.store().load(id).await.expect("the load is answered");
         self.map.read(answer.now);
         assert_eq!(answer.value.as_ref(), self.map.records.get(&id));
     }
@@ -253,7 +249,7 @@ impl<B: Bench> Pair<B> {
             return;
         };
         let from = from.clone();
-        let answer = self.bench.store().swap(from.clone(), write.clone()).await;
+        let answer = self.stage.store().swap(from.clone(), write.clone()).await;
         let answer = answer.expect("the swap is answered");
         let now = self.map.read(answer.now);
         match (answer.value, self.map.records.get(&id)) {
@@ -273,7 +269,7 @@ impl<B: Bench> Pair<B> {
     }
 
     async fn scan(&mut self, filter: Filter, limit: usize) {
-        let mut found = all(&self.bench.store(), filter.clone(), limit).await;
+        let mut found = all(&self.stage.store(), filter.clone(), limit).await;
         let now = self.now().await;
         found.sort_by_key(|record| record.id);
         let matching = self.map.records.values().filter(|record| filter.matches(record, now));
@@ -281,7 +277,7 @@ impl<B: Bench> Pair<B> {
     }
 
     async fn reap(&mut self, limit: usize) {
-        let store = self.bench.store();
+        let store = self.stage.store();
         let answer = store.reap(limit).await.expect("the reap is answered");
         let now = self.map.read(answer.now);
         let expired = |record: &&Record| record.is_expired(now);
@@ -300,7 +296,7 @@ impl<B: Bench> Pair<B> {
 
     async fn reopened(&mut self, owners: Owners) {
         if owners == Owners::Gone {
-            let store = self.bench.store();
+            let store = self.stage.store();
             for before in self.map.records.values().cloned().collect::<Vec<_>>() {
                 let Decision::Write(write) = decide(Some(&before), &Event::OwnerGone, self.map.now)
                 else {
@@ -324,7 +320,7 @@ impl<B: Bench> Pair<B> {
     }
 
     async fn now(&mut self) -> Time {
-        let answer = self.bench.store().load(named(0).id).await.expect("the load is answered");
+        let answer = self.stage.store().load(named(0).id).await.expect("the load is answered");
         self.map.read(answer.now)
     }
 }

@@ -1,12 +1,12 @@
 //! Is a key one caller's own?
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::scope::Scope;
 use crate::store::Filter;
 
 /// Two callers may choose the same key.
-pub async fn one_key_in_two_scopes_is_two_records<B: Bench>(bench: B) {
+pub(super) async fn one_key_in_two_scopes_is_two_records(bench: Stand) {
     let store = bench.store();
     let mine = new(&store, first_in(&scope("a"), "k")).await;
     let theirs = new(&store, first_in(&scope("b"), "k")).await;
@@ -16,7 +16,7 @@ pub async fn one_key_in_two_scopes_is_two_records<B: Bench>(bench: B) {
 }
 
 /// What one scope does is not to be seen from another, in any state.
-pub async fn existence_in_one_scope_changes_nothing_in_another<B: Bench>(bench: B) {
+pub(super) async fn existence_in_one_scope_changes_nothing_in_another(bench: Stand) {
     let store = bench.store();
     for n in 0..20 {
         let record = new(&store, first_in(&scope("a"), &format!("k{n}"))).await;
@@ -30,7 +30,7 @@ pub async fn existence_in_one_scope_changes_nothing_in_another<B: Bench>(bench: 
 }
 
 /// The border between the parts of a scope is part of it.
-pub async fn scopes_with_shifted_borders_are_different<B: Bench>(bench: B) {
+pub(super) async fn scopes_with_shifted_borders_are_different(bench: Stand) {
     let store = bench.store();
     let scopes = [
         Scope::of([("a", &b"bc"[..])]),
@@ -49,7 +49,7 @@ pub async fn scopes_with_shifted_borders_are_different<B: Bench>(bench: B) {
 }
 
 /// A scope may be any bytes, none at all, or many.
-pub async fn scopes_of_any_bytes_come_back<B: Bench>(bench: B) {
+pub(super) async fn scopes_of_any_bytes_come_back(bench: Stand) {
     let store = bench.store();
     let every: Vec<u8> = (0..=255).collect();
     let long = vec![0xff; 4_096];
@@ -71,7 +71,7 @@ pub async fn scopes_of_any_bytes_come_back<B: Bench>(bench: B) {
 }
 
 /// Keys are compared byte by byte: no folding of case, no trimming.
-pub async fn keys_that_differ_in_case_or_spaces_are_different<B: Bench>(bench: B) {
+pub(super) async fn keys_that_differ_in_case_or_spaces_are_different(bench: Stand) {
     let store = bench.store();
     let keys = ["order-1", "Order-1", "ORDER-1", "order-1 ", " order-1", "order-01", "order_1"];
     for key in keys {
@@ -81,7 +81,7 @@ pub async fn keys_that_differ_in_case_or_spaces_are_different<B: Bench>(bench: B
 }
 
 /// The longest key there is, and one that differs from it in its last character.
-pub async fn long_keys_are_different_to_the_last_character<B: Bench>(bench: B) {
+pub(super) async fn long_keys_are_different_to_the_last_character(bench: Stand) {
     let store = bench.store();
     let long = "k".repeat(crate::key::KEY_CHARS_MAX - 1);
     new(&store, first(&format!("{long}a"))).await;
@@ -90,7 +90,7 @@ pub async fn long_keys_are_different_to_the_last_character<B: Bench>(bench: B) {
 }
 
 /// A caller may have many keys.
-pub async fn a_thousand_keys_of_one_scope_are_a_thousand_records<B: Bench>(bench: B) {
+pub(super) async fn a_thousand_keys_of_one_scope_are_a_thousand_records(bench: Stand) {
     const KEYS: usize = 1_000;
     let store = bench.store();
     race(RACERS, |task| {

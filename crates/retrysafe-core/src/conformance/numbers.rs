@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::record::{Fence, Standing};
 use crate::store::Swapped;
 
 /// Every write of a record raises its version.
-pub async fn versions_rise_with_every_write<B: Bench>(bench: B) {
+pub(super) async fn versions_rise_with_every_write(bench: Stand) {
     let store = bench.store();
     let mut record = standing(&store, "k", Standing::Unknown).await;
     for _ in 0..50 {
@@ -22,7 +22,7 @@ pub async fn versions_rise_with_every_write<B: Bench>(bench: B) {
 }
 
 /// Numbers come from a sequence, not from the clock, which may stand still.
-pub async fn numbers_rise_while_no_time_passes<B: Bench>(bench: B) {
+pub(super) async fn numbers_rise_while_no_time_passes(bench: Stand) {
     let store = bench.store();
     let mut record = new(&store, first("k")).await;
     for owner in 0..50 {
@@ -35,7 +35,7 @@ pub async fn numbers_rise_while_no_time_passes<B: Bench>(bench: B) {
 }
 
 /// The next generation's numbers are higher when it replaces the expired record.
-pub async fn numbers_rise_across_expiry<B: Bench>(bench: B) {
+pub(super) async fn numbers_rise_across_expiry(bench: Stand) {
     let store = bench.store();
     let mut last = 0;
     for owner in 0..10 {
@@ -50,7 +50,7 @@ pub async fn numbers_rise_across_expiry<B: Bench>(bench: B) {
 }
 
 /// And when the record was reaped, so that nothing of it is left to be higher than.
-pub async fn numbers_rise_across_reaping<B: Bench>(bench: B) {
+pub(super) async fn numbers_rise_across_reaping(bench: Stand) {
     let store = bench.store();
     let mut last = 0;
     for owner in 0..10 {
@@ -66,7 +66,7 @@ pub async fn numbers_rise_across_reaping<B: Bench>(bench: B) {
 }
 
 /// Whoever looks while others write never sees an older version after a newer one.
-pub async fn a_reader_never_sees_a_version_go_back<B: Bench>(bench: B) {
+pub(super) async fn a_reader_never_sees_a_version_go_back(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::Unknown).await;
     let written = Arc::new(AtomicBool::new(false));
@@ -99,7 +99,7 @@ pub async fn a_reader_never_sees_a_version_go_back<B: Bench>(bench: B) {
 }
 
 /// Concurrent writes of one record draw different numbers, and rise in the order of the writes.
-pub async fn versions_rise_in_the_order_of_the_writes<B: Bench>(bench: B) {
+pub(super) async fn versions_rise_in_the_order_of_the_writes(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::Unknown).await;
     let chains = race(8, |_| {

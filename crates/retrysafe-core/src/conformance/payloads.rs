@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::record::{
     About, Answer, Becomes, Doubt, Fence, First, Happened, Judge, MOMENTS_MAX, Moment, Outcome,
     REASON_BYTES_MAX, Record, Standing, State, Write,
@@ -37,42 +37,42 @@ fn noise(length: usize) -> Bytes {
 }
 
 /// A body may be empty, which is not the same as none.
-pub async fn an_empty_body_comes_back<B: Bench>(bench: B) {
+pub(super) async fn an_empty_body_comes_back(bench: Stand) {
     round_trip(&bench.store(), "k", answer("")).await;
 }
 
 /// The smallest bodies, of the bytes that text formats trip over.
-pub async fn bodies_of_one_byte_come_back<B: Bench>(bench: B) {
+pub(super) async fn bodies_of_one_byte_come_back(bench: Stand) {
     for byte in [0x00, 0x0a, 0x22, 0x27, 0x5c, 0x80, 0xff] {
         round_trip(&bench.store(), &format!("k{byte}"), answer(vec![byte])).await;
     }
 }
 
 /// Bodies are bytes, not text.
-pub async fn a_body_of_all_256_bytes_comes_back<B: Bench>(bench: B) {
+pub(super) async fn a_body_of_all_256_bytes_comes_back(bench: Stand) {
     let body: Vec<u8> = (0..=255).collect();
     round_trip(&bench.store(), "k", answer(body)).await;
 }
 
 /// Around the sizes at which frames, pages and length fields change.
-pub async fn bodies_around_64_kib_come_back<B: Bench>(bench: B) {
+pub(super) async fn bodies_around_64_kib_come_back(bench: Stand) {
     for length in [127, 128, 4_095, 4_096, 65_535, 65_536, 65_537] {
         round_trip(&bench.store(), &format!("k{length}"), answer(noise(length))).await;
     }
 }
 
 /// A large answer.
-pub async fn a_body_of_1_mib_comes_back<B: Bench>(bench: B) {
+pub(super) async fn a_body_of_1_mib_comes_back(bench: Stand) {
     round_trip(&bench.store(), "k", answer(noise(1 << 20))).await;
 }
 
 /// A very large one. Routes bound what is kept; stores carry what they are given.
-pub async fn a_body_of_5_mib_comes_back<B: Bench>(bench: B) {
+pub(super) async fn a_body_of_5_mib_comes_back(bench: Stand) {
     round_trip(&bench.store(), "k", answer(noise(5 << 20))).await;
 }
 
 /// Large answers of many tasks do not mix.
-pub async fn large_bodies_settled_together_do_not_mix<B: Bench>(bench: B) {
+pub(super) async fn large_bodies_settled_together_do_not_mix(bench: Stand) {
     let store = bench.store();
     race(RACERS, |n| {
         let store = store.clone();
@@ -93,7 +93,7 @@ fn headers(pairs: &[(&str, &[u8])]) -> Answer {
 }
 
 /// A name may occur more than once, and the order matters.
-pub async fn repeated_headers_come_back_in_order<B: Bench>(bench: B) {
+pub(super) async fn repeated_headers_come_back_in_order(bench: Stand) {
     let kept = headers(&[
         ("set-cookie", b"b=2"),
         ("link", b"<1>"),
@@ -105,14 +105,14 @@ pub async fn repeated_headers_come_back_in_order<B: Bench>(bench: B) {
 }
 
 /// A value may be empty, or hold any bytes that HTTP allows.
-pub async fn empty_and_high_header_values_come_back<B: Bench>(bench: B) {
+pub(super) async fn empty_and_high_header_values_come_back(bench: Stand) {
     let every: Vec<u8> = (0x80..=0xff).collect();
     let kept = headers(&[("x-empty", b""), ("x-high", b"\x80\xff\xfe"), ("x-every", &every)]);
     round_trip(&bench.store(), "k", kept).await;
 }
 
 /// More headers than a sane answer has, and one larger than a page.
-pub async fn many_and_large_headers_come_back<B: Bench>(bench: B) {
+pub(super) async fn many_and_large_headers_come_back(bench: Stand) {
     let names: Vec<String> = (0..300).map(|n| format!("x-{n}")).collect();
     let large = vec![b'v'; 20_000];
     let mut pairs: Vec<(&str, &[u8])> = names.iter().map(|name| (&**name, &b"v"[..])).collect();
@@ -122,7 +122,7 @@ pub async fn many_and_large_headers_come_back<B: Bench>(bench: B) {
 }
 
 /// Every status that an answer may have.
-pub async fn statuses_come_back<B: Bench>(bench: B) {
+pub(super) async fn statuses_come_back(bench: Stand) {
     for code in [200, 201, 204, 299, 303, 400, 422, 500, 599, 999] {
         let status = StatusCode::from_u16(code).unwrap();
         let kept = Answer::Kept(StoredResponse { status, headers: vec![], body: Bytes::new() });
@@ -131,7 +131,7 @@ pub async fn statuses_come_back<B: Bench>(bench: B) {
 }
 
 /// An answer that was not kept says what it can.
-pub async fn answers_that_were_not_kept_come_back<B: Bench>(bench: B) {
+pub(super) async fn answers_that_were_not_kept_come_back(bench: Stand) {
     let statuses = [None, Some(StatusCode::CREATED)];
     let locations =
         [None, Some(HeaderValue::from_static("/a/1")), Some(HeaderValue::from_static(""))];
@@ -144,7 +144,7 @@ pub async fn answers_that_were_not_kept_come_back<B: Bench>(bench: B) {
 }
 
 /// What an operator sees may be empty, long, or in any script.
-pub async fn what_the_operator_sees_comes_back<B: Bench>(bench: B) {
+pub(super) async fn what_the_operator_sees_comes_back(bench: Stand) {
     let store = bench.store();
     let long = "/päth/".repeat(500);
     for (n, text) in
@@ -159,7 +159,7 @@ pub async fn what_the_operator_sees_comes_back<B: Bench>(bench: B) {
 }
 
 /// Numbers at the ends of their ranges.
-pub async fn extreme_numbers_come_back<B: Bench>(bench: B) {
+pub(super) async fn extreme_numbers_come_back(bench: Stand) {
     let store = bench.store();
     for (n, owner) in [0, 1, u64::from(u32::MAX), 1 << 63, u64::MAX].into_iter().enumerate() {
         let mut asked = first(&format!("k{n}"));
@@ -172,7 +172,7 @@ pub async fn extreme_numbers_come_back<B: Bench>(bench: B) {
 }
 
 /// The fingerprint decides between replay and refusal: all parts of it are kept.
-pub async fn every_part_of_the_fingerprint_comes_back<B: Bench>(bench: B) {
+pub(super) async fn every_part_of_the_fingerprint_comes_back(bench: Stand) {
     use crate::fingerprint::{Fingerprint, RulesId};
     let store = bench.store();
     for (n, (scheme, rules)) in [(0, 0), (1, 0x80), (255, 0xff)].into_iter().enumerate() {
@@ -189,7 +189,7 @@ pub async fn every_part_of_the_fingerprint_comes_back<B: Bench>(bench: B) {
 }
 
 /// Each reason for doubt is kept as what it is.
-pub async fn every_doubt_comes_back<B: Bench>(bench: B) {
+pub(super) async fn every_doubt_comes_back(bench: Stand) {
     let store = bench.store();
     let doubts = [
         Doubt::LeaseEnded,
@@ -211,7 +211,7 @@ pub async fn every_doubt_comes_back<B: Bench>(bench: B) {
 }
 
 /// The timeline is what an operator judges by: every kind of moment is kept.
-pub async fn every_kind_of_moment_comes_back<B: Bench>(bench: B) {
+pub(super) async fn every_kind_of_moment_comes_back(bench: Stand) {
     let store = bench.store();
     let begun = new(&store, first("k")).await;
     let long = "ü".repeat(REASON_BYTES_MAX / 2);

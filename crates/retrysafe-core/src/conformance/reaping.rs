@@ -1,12 +1,12 @@
 //! Does the reaper take what is expired, and nothing else?
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::record::{Becomes, Happened, Standing, Write};
 use crate::store::{Filter, Inserted, Swapped};
 
 /// Both settled states end.
-pub async fn reap_takes_expired_records_of_both_settled_states<B: Bench>(bench: B) {
+pub(super) async fn reap_takes_expired_records_of_both_settled_states(bench: Stand) {
     let store = bench.store();
     let completed = standing(&store, "c", Standing::Completed).await;
     let failed = standing(&store, "f", Standing::FailedRetryable).await;
@@ -19,7 +19,7 @@ pub async fn reap_takes_expired_records_of_both_settled_states<B: Bench>(bench: 
 }
 
 /// What is kept is kept.
-pub async fn reap_leaves_live_records<B: Bench>(bench: B) {
+pub(super) async fn reap_leaves_live_records(bench: Stand) {
     let store = bench.store();
     let old = standing(&store, "old", Standing::Completed).await;
     bench.advance(TTL * 2).await;
@@ -30,7 +30,7 @@ pub async fn reap_leaves_live_records<B: Bench>(bench: B) {
 }
 
 /// A forgotten reservation or doubt would let the request run again.
-pub async fn reap_never_touches_in_progress_and_unknown_at_any_age<B: Bench>(bench: B) {
+pub(super) async fn reap_never_touches_in_progress_and_unknown_at_any_age(bench: Stand) {
     let store = bench.store();
     let running = standing(&store, "i", Standing::InProgress).await;
     let unknown = standing(&store, "u", Standing::Unknown).await;
@@ -41,7 +41,7 @@ pub async fn reap_never_touches_in_progress_and_unknown_at_any_age<B: Bench>(ben
 }
 
 /// The caller says how much work one reap may be.
-pub async fn reap_honours_its_limit<B: Bench>(bench: B) {
+pub(super) async fn reap_honours_its_limit(bench: Stand) {
     let store = bench.store();
     for n in 0..10 {
         standing(&store, &format!("k{n}"), Standing::Completed).await;
@@ -53,7 +53,7 @@ pub async fn reap_honours_its_limit<B: Bench>(bench: B) {
 }
 
 /// Several reapers share the work, and each record is counted by one of them.
-pub async fn concurrent_reapers_count_each_record_once<B: Bench>(bench: B) {
+pub(super) async fn concurrent_reapers_count_each_record_once(bench: Stand) {
     const RECORDS: usize = 100;
     let store = bench.store();
     for n in 0..RECORDS {
@@ -77,7 +77,7 @@ pub async fn concurrent_reapers_count_each_record_once<B: Bench>(bench: B) {
 }
 
 /// A new generation that begins while the old one is reaped stays.
-pub async fn reap_beside_inserts_never_takes_a_new_generation<B: Bench>(bench: B) {
+pub(super) async fn reap_beside_inserts_never_takes_a_new_generation(bench: Stand) {
     const RECORDS: usize = 100;
     let store = bench.store();
     for n in 0..RECORDS {
@@ -107,7 +107,7 @@ pub async fn reap_beside_inserts_never_takes_a_new_generation<B: Bench>(bench: B
 }
 
 /// A reader beside the reaper gets the whole record or none.
-pub async fn reap_beside_loads_shows_all_or_nothing<B: Bench>(bench: B) {
+pub(super) async fn reap_beside_loads_shows_all_or_nothing(bench: Stand) {
     let store = bench.store();
     let mut records = Vec::new();
     for n in 0..50 {
@@ -132,7 +132,7 @@ pub async fn reap_beside_loads_shows_all_or_nothing<B: Bench>(bench: B) {
 }
 
 /// A begin that wins an expired record just before the reaper keeps it.
-pub async fn reap_beside_a_begin_never_takes_what_is_running<B: Bench>(bench: B) {
+pub(super) async fn reap_beside_a_begin_never_takes_what_is_running(bench: Stand) {
     let store = bench.store();
     let mut old = Vec::new();
     for n in 0..50 {
@@ -163,7 +163,7 @@ pub async fn reap_beside_a_begin_never_takes_what_is_running<B: Bench>(bench: B)
 }
 
 /// After reaping a key is as if it had never been there.
-pub async fn a_reaped_key_may_be_used_again<B: Bench>(bench: B) {
+pub(super) async fn a_reaped_key_may_be_used_again(bench: Stand) {
     let store = bench.store();
     standing(&store, "k", Standing::Completed).await;
     bench.advance(TTL * 2).await;
@@ -176,7 +176,7 @@ pub async fn a_reaped_key_may_be_used_again<B: Bench>(bench: B) {
 }
 
 /// A record that replaced an expired one is reaped at its own time, not at the old one's.
-pub async fn a_new_generation_is_reaped_at_its_own_time<B: Bench>(bench: B) {
+pub(super) async fn a_new_generation_is_reaped_at_its_own_time(bench: Stand) {
     let store = bench.store();
     standing(&store, "k", Standing::Completed).await;
     bench.advance(TTL * 2).await;
@@ -192,7 +192,7 @@ pub async fn a_new_generation_is_reaped_at_its_own_time<B: Bench>(bench: B) {
 }
 
 /// A record that was taken up again after it failed has no expiry any more.
-pub async fn a_record_begun_again_is_not_reaped_at_its_former_expiry<B: Bench>(bench: B) {
+pub(super) async fn a_record_begun_again_is_not_reaped_at_its_former_expiry(bench: Stand) {
     let store = bench.store();
     let failed = standing(&store, "k", Standing::FailedRetryable).await;
     let begun = swapped(&store, &failed, take_over(2)).await;
@@ -202,7 +202,7 @@ pub async fn a_record_begun_again_is_not_reaped_at_its_former_expiry<B: Bench>(b
 }
 
 /// An operator may end a retention early; then it is over for the reaper too.
-pub async fn a_record_whose_retention_was_ended_is_reaped<B: Bench>(bench: B) {
+pub(super) async fn a_record_whose_retention_was_ended_is_reaped(bench: Stand) {
     let store = bench.store();
     let settled = standing(&store, "k", Standing::Completed).await;
     let what = Some(Happened::Expired("asked for".into()));
@@ -213,7 +213,7 @@ pub async fn a_record_whose_retention_was_ended_is_reaped<B: Bench>(bench: B) {
 }
 
 /// Many records end in many small steps, and none is left behind.
-pub async fn reap_gets_through_a_backlog<B: Bench>(bench: B) {
+pub(super) async fn reap_gets_through_a_backlog(bench: Stand) {
     const RECORDS: usize = 600;
     let store = bench.store();
     race(RACERS, |task| {
@@ -238,7 +238,7 @@ pub async fn reap_gets_through_a_backlog<B: Bench>(bench: B) {
 }
 
 /// What an insert replaced is not there for the reaper to count.
-pub async fn a_replaced_record_is_not_reaped_as_well<B: Bench>(bench: B) {
+pub(super) async fn a_replaced_record_is_not_reaped_as_well(bench: Stand) {
     let store = bench.store();
     standing(&store, "k", Standing::Completed).await;
     bench.advance(TTL * 2).await;

@@ -2,8 +2,9 @@
 //!
 //! For stores that can be closed and opened again over what they have stored.
 
+use super::Owners;
 use super::samples::*;
-use super::{Owners, Reopen};
+use super::stand::ReopenStand;
 use crate::engine::{Begun, Engine, Settled};
 use crate::machine::{Decision, Event, decide};
 use crate::record::{Doubt, Record, Standing, State};
@@ -11,7 +12,7 @@ use crate::store::{Filter, Store as _};
 use crate::time::Time;
 
 /// Settled and unknown records are as they were, to the byte.
-pub async fn settled_and_unknown_records_survive<B: Reopen>(mut bench: B) {
+pub(super) async fn settled_and_unknown_records_survive(mut bench: ReopenStand) {
     let mut records = Vec::new();
     for n in 0..30 {
         let how = [Standing::Completed, Standing::FailedRetryable, Standing::Unknown][n % 3];
@@ -26,7 +27,7 @@ pub async fn settled_and_unknown_records_survive<B: Reopen>(mut bench: B) {
 }
 
 /// A replay after the restart has the same bytes.
-pub async fn answers_replay_after_a_restart<B: Reopen>(mut bench: B) {
+pub(super) async fn answers_replay_after_a_restart(mut bench: ReopenStand) {
     let body: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     let request = Request::new("k");
     {
@@ -56,7 +57,9 @@ fn reopened(before: &Record, after: &Record, owners: Owners) {
 }
 
 /// Whoever was executing is gone, or goes on, and the record says so at once.
-pub async fn running_records_are_in_doubt_where_their_owners_are_gone<B: Reopen>(mut bench: B) {
+pub(super) async fn running_records_are_in_doubt_where_their_owners_are_gone(
+    mut bench: ReopenStand,
+) {
     let mut running = Vec::new();
     for n in 0..20 {
         running.push(new(&bench.store(), first(&format!("k{n}"))).await);
@@ -75,7 +78,7 @@ pub async fn running_records_are_in_doubt_where_their_owners_are_gone<B: Reopen>
 }
 
 /// An owner that outlived the store's restart still tells the truth while nobody has decided.
-pub async fn a_lease_from_before_the_restart_still_settles<B: Reopen>(mut bench: B) {
+pub(super) async fn a_lease_from_before_the_restart_still_settles(mut bench: ReopenStand) {
     let request = Request::new("k");
     let lease = {
         let engine = Engine::new(bench.store());
@@ -89,7 +92,7 @@ pub async fn a_lease_from_before_the_restart_still_settles<B: Reopen>(mut bench:
 }
 
 /// Numbers rise across restarts, over the same record.
-pub async fn numbers_rise_across_restarts<B: Reopen>(mut bench: B) {
+pub(super) async fn numbers_rise_across_restarts(mut bench: ReopenStand) {
     let mut last = standing(&bench.store(), "k", Standing::Unknown).await.version;
     for n in 0..5 {
         bench.reopen().await;
@@ -104,7 +107,7 @@ pub async fn numbers_rise_across_restarts<B: Reopen>(mut bench: B) {
 }
 
 /// And when everything was reaped, so that nothing that is left is as high as what was given out.
-pub async fn numbers_rise_across_reaping_and_restarts<B: Reopen>(mut bench: B) {
+pub(super) async fn numbers_rise_across_reaping_and_restarts(mut bench: ReopenStand) {
     let mut last = 0;
     for owner in 0..5 {
         {
@@ -123,7 +126,7 @@ pub async fn numbers_rise_across_reaping_and_restarts<B: Reopen>(mut bench: B) {
 }
 
 /// Time does not go back over a restart, so a retention does not begin again.
-pub async fn the_clock_does_not_go_back_over_a_restart<B: Reopen>(mut bench: B) {
+pub(super) async fn the_clock_does_not_go_back_over_a_restart(mut bench: ReopenStand) {
     let mut last = Time::default();
     for _ in 0..5 {
         let now = bench.store().load(first("k").id).await.expect("it is answered").now;
@@ -136,7 +139,7 @@ pub async fn the_clock_does_not_go_back_over_a_restart<B: Reopen>(mut bench: B) 
 }
 
 /// What was reaped stays gone, and what had expired is still there to be reaped, once.
-pub async fn reaped_records_stay_gone<B: Reopen>(mut bench: B) {
+pub(super) async fn reaped_records_stay_gone(mut bench: ReopenStand) {
     for n in 0..10 {
         standing(&bench.store(), &format!("k{n}"), Standing::Completed).await;
     }
@@ -154,7 +157,7 @@ pub async fn reaped_records_stay_gone<B: Reopen>(mut bench: B) {
 }
 
 /// A record that replaced an expired one is the one that is found.
-pub async fn the_last_generation_is_the_one_that_survives<B: Reopen>(mut bench: B) {
+pub(super) async fn the_last_generation_is_the_one_that_survives(mut bench: ReopenStand) {
     for generation in 0..4u8 {
         let store = bench.store();
         let begun = new(&store, first("k")).await;
@@ -168,7 +171,7 @@ pub async fn the_last_generation_is_the_one_that_survives<B: Reopen>(mut bench: 
 }
 
 /// A writer from before the restart loses to whoever has written since.
-pub async fn a_swap_from_before_the_restart_loses_to_a_later_one<B: Reopen>(mut bench: B) {
+pub(super) async fn a_swap_from_before_the_restart_loses_to_a_later_one(mut bench: ReopenStand) {
     let old = standing(&bench.store(), "k", Standing::Unknown).await;
     bench.reopen().await;
     let store = bench.store();
@@ -179,7 +182,7 @@ pub async fn a_swap_from_before_the_restart_loses_to_a_later_one<B: Reopen>(mut 
 }
 
 /// One restart after the other changes nothing more.
-pub async fn restarts_in_a_row_change_nothing_more<B: Reopen>(mut bench: B) {
+pub(super) async fn restarts_in_a_row_change_nothing_more(mut bench: ReopenStand) {
     let settled = standing(&bench.store(), "c", Standing::Completed).await;
     new(&bench.store(), first("i")).await;
     bench.reopen().await;
@@ -192,7 +195,7 @@ pub async fn restarts_in_a_row_change_nothing_more<B: Reopen>(mut bench: B) {
 }
 
 /// A scan that was interrupted by a restart begins anew, and meets everything.
-pub async fn scans_are_whole_after_a_restart<B: Reopen>(mut bench: B) {
+pub(super) async fn scans_are_whole_after_a_restart(mut bench: ReopenStand) {
     let mut records = Vec::new();
     for n in 0..40 {
         records.push(standing(&bench.store(), &format!("k{n}"), Standing::ALL[n % 4]).await);
@@ -210,7 +213,7 @@ pub async fn scans_are_whole_after_a_restart<B: Reopen>(mut bench: B) {
 }
 
 /// Leases and expiries are due after a restart as they were before.
-pub async fn upkeep_goes_on_after_a_restart<B: Reopen>(mut bench: B) {
+pub(super) async fn upkeep_goes_on_after_a_restart(mut bench: ReopenStand) {
     for n in 0..10 {
         let how = [Standing::InProgress, Standing::Completed][n % 2];
         standing(&bench.store(), &format!("k{n}"), how).await;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use super::{Bench, Fault, Faulty};
+use super::stand::{AnyStore, Stand};
+use super::{Fault, Faulty};
 use crate::engine::{Ask, Begun, Engine, Lease};
 use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::{Key, KeyDigest};
@@ -242,7 +243,7 @@ where
 
 /// The verbs over this store, with other tasks taking turns between their steps. A store that
 /// answers at once would otherwise run each verb of a race from end to end.
-pub(super) fn shaken<B: Bench>(bench: &B) -> Engine<Arc<Faulty<B::Store>>> {
+pub(super) fn shaken(bench: &Stand) -> Engine<Arc<Faulty<AnyStore>>> {
     Engine::new(Arc::new(Faulty::seeded(bench.store(), 7, 700, &[Fault::Delayed])))
 }
 

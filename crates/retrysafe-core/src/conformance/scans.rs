@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Bench;
 use super::samples::*;
+use super::stand::{AnyStore, Stand};
 use crate::record::{Record, Standing};
 use crate::scope::Id;
 use crate::store::{Filter, PAGE_MAX, Query, Store};
 
 /// As many records as tasks can insert quickly.
-async fn many<S: Store>(store: &Arc<S>, count: usize) -> Vec<Record> {
+async fn many(store: &AnyStore, count: usize) -> Vec<Record> {
     let records = race(RACERS, |task| {
         let store = store.clone();
         async move {
@@ -27,13 +27,13 @@ async fn many<S: Store>(store: &Arc<S>, count: usize) -> Vec<Record> {
 }
 
 /// Nothing matches in an empty store, and the scan ends.
-pub async fn a_scan_of_nothing_is_one_empty_page<B: Bench>(bench: B) {
+pub(super) async fn a_scan_of_nothing_is_one_empty_page(bench: Stand) {
     let store = bench.store();
     let (records, next) = page(&store, &Filter::default(), None, 10).await;
     assert_eq!((records, next), (vec![], None));
 }
 
-async fn paged<B: Bench>(bench: B, count: usize, limit: usize) {
+async fn paged(bench: Stand, count: usize, limit: usize) {
     let store = bench.store();
     let records = many(&store, count).await;
     let found = all(&store, Filter::default(), limit).await;
@@ -44,22 +44,22 @@ async fn paged<B: Bench>(bench: B, count: usize, limit: usize) {
 }
 
 /// One by one.
-pub async fn pages_of_one_show_each_record_once<B: Bench>(bench: B) {
+pub(super) async fn pages_of_one_show_each_record_once(bench: Stand) {
     paged(bench, 40, 1).await;
 }
 
 /// In pages that do not divide the whole.
-pub async fn pages_of_seven_show_each_record_once<B: Bench>(bench: B) {
+pub(super) async fn pages_of_seven_show_each_record_once(bench: Stand) {
     paged(bench, 100, 7).await;
 }
 
 /// In the largest pages, of which one is not enough.
-pub async fn pages_of_the_maximum_show_each_record_once<B: Bench>(bench: B) {
+pub(super) async fn pages_of_the_maximum_show_each_record_once(bench: Stand) {
     paged(bench, PAGE_MAX + 100, PAGE_MAX).await;
 }
 
 /// A page is never empty by request, and never larger than the bound.
-pub async fn odd_limits_are_bounded_not_refused<B: Bench>(bench: B) {
+pub(super) async fn odd_limits_are_bounded_not_refused(bench: Stand) {
     let store = bench.store();
     let records = many(&store, PAGE_MAX + 10).await;
     let (zero, next) = page(&store, &Filter::default(), None, 0).await;
@@ -70,7 +70,7 @@ pub async fn odd_limits_are_bounded_not_refused<B: Bench>(bench: B) {
 }
 
 /// The same page is the same again: a cursor is not used up.
-pub async fn a_cursor_may_be_used_again<B: Bench>(bench: B) {
+pub(super) async fn a_cursor_may_be_used_again(bench: Stand) {
     let store = bench.store();
     many(&store, 30).await;
     let (_, cursor) = page(&store, &Filter::default(), None, 10).await;
@@ -110,7 +110,7 @@ async fn finds(store: &impl Store, records: &[Record], filter: Filter, expected:
 }
 
 /// Only in one state, for each of them.
-pub async fn a_scan_finds_by_standing<B: Bench>(bench: B) {
+pub(super) async fn a_scan_finds_by_standing(bench: Stand) {
     let store = bench.store();
     let records = mixture(&store).await;
     for standing in Standing::ALL {
@@ -120,7 +120,7 @@ pub async fn a_scan_finds_by_standing<B: Bench>(bench: B) {
 }
 
 /// Only ended leases, which are in progress by nature.
-pub async fn a_scan_finds_ended_leases<B: Bench>(bench: B) {
+pub(super) async fn a_scan_finds_ended_leases(bench: Stand) {
     let store = bench.store();
     let over = Filter { lease_over: true, ..Filter::default() };
     let mut records = mixture(&store).await;
@@ -131,7 +131,7 @@ pub async fn a_scan_finds_ended_leases<B: Bench>(bench: B) {
 }
 
 /// Only of one scope.
-pub async fn a_scan_finds_by_scope<B: Bench>(bench: B) {
+pub(super) async fn a_scan_finds_by_scope(bench: Stand) {
     let store = bench.store();
     let records = mixture(&store).await;
     for (name, expected) in [("a", 12), ("b", 12), ("c", 0), ("", 0)] {
@@ -141,7 +141,7 @@ pub async fn a_scan_finds_by_scope<B: Bench>(bench: B) {
 }
 
 /// Only of one route.
-pub async fn a_scan_finds_by_route<B: Bench>(bench: B) {
+pub(super) async fn a_scan_finds_by_route(bench: Stand) {
     let store = bench.store();
     let records = mixture(&store).await;
     for (route, expected) in [("/pay", 8), ("/refund", 16), ("/PAY", 0), ("/pa", 0), ("%", 0)] {
@@ -151,7 +151,7 @@ pub async fn a_scan_finds_by_route<B: Bench>(bench: B) {
 }
 
 /// Only with one key, whatever the scope.
-pub async fn a_scan_finds_by_key_in_every_scope<B: Bench>(bench: B) {
+pub(super) async fn a_scan_finds_by_key_in_every_scope(bench: Stand) {
     let store = bench.store();
     let records = mixture(&store).await;
     for (name, expected) in [("k3", 2), ("k11", 2), ("k12", 0)] {
@@ -161,7 +161,7 @@ pub async fn a_scan_finds_by_key_in_every_scope<B: Bench>(bench: B) {
 }
 
 /// Only what was created before a moment, whenever it was written last.
-pub async fn a_scan_finds_by_creation<B: Bench>(bench: B) {
+pub(super) async fn a_scan_finds_by_creation(bench: Stand) {
     let store = bench.store();
     let mut records = vec![new(&store, first("old")).await];
     bench.advance(Duration::from_secs(10)).await;
@@ -177,7 +177,7 @@ pub async fn a_scan_finds_by_creation<B: Bench>(bench: B) {
 }
 
 /// Every condition that is set must hold.
-pub async fn conditions_of_a_scan_add_up<B: Bench>(bench: B) {
+pub(super) async fn conditions_of_a_scan_add_up(bench: Stand) {
     let store = bench.store();
     let records = mixture(&store).await;
     let late = records[0].created_at.plus(AGES);
@@ -202,7 +202,7 @@ pub async fn conditions_of_a_scan_add_up<B: Bench>(bench: B) {
 }
 
 /// A record is there until it is reaped, for scans as for loads.
-pub async fn a_scan_shows_expired_records_until_they_are_reaped<B: Bench>(bench: B) {
+pub(super) async fn a_scan_shows_expired_records_until_they_are_reaped(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::Completed).await;
     bench.advance(TTL * 2).await;
@@ -212,8 +212,8 @@ pub async fn a_scan_shows_expired_records_until_they_are_reaped<B: Bench>(bench:
 }
 
 /// Scans again and again, in small pages, while `others` write; the last scan begins after them.
-async fn scans_beside<S: Store>(
-    store: &Arc<S>,
+async fn scans_beside(
+    store: &AnyStore,
     filter: Filter,
     others: impl Future<Output = ()> + Send + 'static,
     mut check: impl FnMut(BTreeMap<Id, usize>) + Send + 'static,
@@ -242,7 +242,7 @@ async fn scans_beside<S: Store>(
 }
 
 /// Newcomers do not shift what was there.
-pub async fn a_scan_beside_inserts_meets_old_records_exactly_once<B: Bench>(bench: B) {
+pub(super) async fn a_scan_beside_inserts_meets_old_records_exactly_once(bench: Stand) {
     let store = bench.store();
     let old = ids(&many(&store, 50).await);
     let writer = store.clone();
@@ -259,7 +259,7 @@ pub async fn a_scan_beside_inserts_meets_old_records_exactly_once<B: Bench>(benc
 }
 
 /// A write does not move a record to where the scan has been, or has yet to be.
-pub async fn a_scan_beside_swaps_meets_each_record_exactly_once<B: Bench>(bench: B) {
+pub(super) async fn a_scan_beside_swaps_meets_each_record_exactly_once(bench: Stand) {
     let store = bench.store();
     let records = many(&store, 50).await;
     let all_of_them = ids(&records);
@@ -280,7 +280,7 @@ pub async fn a_scan_beside_swaps_meets_each_record_exactly_once<B: Bench>(bench:
 }
 
 /// Nor does a renewal of an ended lease that stays ended.
-pub async fn a_scan_of_ended_leases_meets_each_exactly_once_while_they_move<B: Bench>(bench: B) {
+pub(super) async fn a_scan_of_ended_leases_meets_each_exactly_once_while_they_move(bench: Stand) {
     let store = bench.store();
     let records = many(&store, 50).await;
     let all_of_them = ids(&records);
@@ -306,7 +306,7 @@ pub async fn a_scan_of_ended_leases_meets_each_exactly_once_while_they_move<B: B
 }
 
 /// A record that stops matching, or starts to, is met at most once.
-pub async fn a_scan_beside_settles_meets_no_record_twice<B: Bench>(bench: B) {
+pub(super) async fn a_scan_beside_settles_meets_no_record_twice(bench: Stand) {
     let store = bench.store();
     let records = many(&store, 50).await;
     let writer = store.clone();
@@ -323,7 +323,7 @@ pub async fn a_scan_beside_settles_meets_no_record_twice<B: Bench>(bench: B) {
 }
 
 /// What is reaped meanwhile may be missing; what stays is met exactly once.
-pub async fn a_scan_beside_reaping_meets_what_stays_exactly_once<B: Bench>(bench: B) {
+pub(super) async fn a_scan_beside_reaping_meets_what_stays_exactly_once(bench: Stand) {
     let store = bench.store();
     for n in 0..40 {
         standing(&store, &format!("gone{n}"), Standing::Completed).await;
@@ -340,7 +340,7 @@ pub async fn a_scan_beside_reaping_meets_what_stays_exactly_once<B: Bench>(bench
 }
 
 /// A cursor outlives the record at which its page ended.
-pub async fn a_scan_goes_on_after_its_last_record_was_reaped<B: Bench>(bench: B) {
+pub(super) async fn a_scan_goes_on_after_its_last_record_was_reaped(bench: Stand) {
     let store = bench.store();
     for n in 0..20 {
         standing(&store, &format!("gone{n}"), Standing::Completed).await;
@@ -361,7 +361,7 @@ pub async fn a_scan_goes_on_after_its_last_record_was_reaped<B: Bench>(bench: B)
 }
 
 /// The sweeper's way: each page's records leave the filter before the next page is read.
-pub async fn a_scan_finds_all_while_its_pages_stop_matching<B: Bench>(bench: B) {
+pub(super) async fn a_scan_finds_all_while_its_pages_stop_matching(bench: Stand) {
     let store = bench.store();
     let records = many(&store, 60).await;
     bench.advance(LEASE * 2).await;
@@ -383,7 +383,7 @@ pub async fn a_scan_finds_all_while_its_pages_stop_matching<B: Bench>(bench: B) 
 }
 
 /// Two scans at once do not disturb each other.
-pub async fn concurrent_scans_are_independent<B: Bench>(bench: B) {
+pub(super) async fn concurrent_scans_are_independent(bench: Stand) {
     let store = bench.store();
     let records = ids(&many(&store, 60).await);
     let found = race(8, |n| {
@@ -395,7 +395,7 @@ pub async fn concurrent_scans_are_independent<B: Bench>(bench: B) {
 }
 
 /// A cursor that no scan of this store has given is refused, not misread and not a panic.
-pub async fn a_cursor_of_another_kind_does_no_harm<B: Bench>(bench: B) {
+pub(super) async fn a_cursor_of_another_kind_does_no_harm(bench: Stand) {
     let store = bench.store();
     let records = many(&store, 10).await;
     for bytes in [vec![], vec![0xff], vec![0; 3], vec![0xff; 9], vec![0xff; 32], vec![7; 300]] {

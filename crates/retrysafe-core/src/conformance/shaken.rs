@@ -18,17 +18,17 @@ const DELAYS_PER_MILLE: usize = 500;
 pub struct Shaken<B: Bench> {
     bench: B,
     /// None only while the store is being reopened, when nobody may hold it.
-    store: Option<Arc<Faulty<B::Store>>>,
+    store: Option<Arc<Faulty<Arc<B::Store>>>>,
 }
 
-fn shake<B: Bench>(bench: &B) -> Option<Arc<Faulty<B::Store>>> {
+fn shake<B: Bench>(bench: &B) -> Option<Arc<Faulty<Arc<B::Store>>>> {
     let seed = super::chance::seed();
     let store = Faulty::seeded(bench.store(), seed, DELAYS_PER_MILLE, &[Fault::Delayed]);
     Some(Arc::new(store))
 }
 
 impl<B: Bench> Bench for Shaken<B> {
-    type Store = Faulty<B::Store>;
+    type Store = Faulty<Arc<B::Store>>;
 
     async fn fresh() -> Self {
         let bench = B::fresh().await;
@@ -36,7 +36,7 @@ impl<B: Bench> Bench for Shaken<B> {
         Self { bench, store }
     }
 
-    fn store(&self) -> Arc<Faulty<B::Store>> {
+    fn store(&self) -> Arc<Faulty<Arc<B::Store>>> {
         Arc::clone(self.store.as_ref().expect("it is open"))
     }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::samples::*;
+use super::stand::{AnyStore, Stand};
 use super::verdicts::{executed, not_executed};
-use super::{Bench, Chance, Fault, Faulty, chance};
+use super::{Chance, Fault, Faulty, chance};
 use crate::engine::{Begun, Engine, Lease, Ruled, Settled};
 use crate::record::{Answer, Doubt, Fence, Outcome, Record, Standing};
 use crate::store::Store as _;
@@ -31,7 +32,7 @@ const FAULTS: [Fault; 5] =
 
 /// At random over a faulty store, no generation executes more often than it was released, no effect
 /// happens twice, every replay is the effect's answer, and in the end nothing is stuck.
-pub async fn a_storm_permits_no_second_effect<B: Bench>(bench: B) {
+pub(super) async fn a_storm_permits_no_second_effect(bench: Stand) {
     let seed = chance::seed();
     chance::repeatable(seed, async move { Storm::new(bench, seed).rage().await }).await;
 }
@@ -66,10 +67,10 @@ struct Owner {
     outcome: Option<Outcome>,
 }
 
-struct Storm<B: Bench> {
-    bench: B,
+struct Storm {
+    bench: Stand,
     chance: Chance,
-    engine: Engine<Arc<Faulty<B::Store>>>,
+    engine: Engine<Arc<Faulty<AnyStore>>>,
     requests: Vec<Request>,
     owners: Vec<Owner>,
     /// Callers whose begin was ambiguous. They do not execute.
@@ -82,8 +83,8 @@ struct Storm<B: Bench> {
     verdicts: usize,
 }
 
-impl<B: Bench> Storm<B> {
-    fn new(bench: B, seed: u64) -> Self {
+impl Storm {
+    fn new(bench: Stand, seed: u64) -> Self {
         let store = Faulty::seeded(bench.store(), seed, FAULTS_PER_MILLE, &FAULTS);
         Self {
             bench,

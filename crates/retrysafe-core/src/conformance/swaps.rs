@@ -1,12 +1,12 @@
 //! Does a writer who read an older version lose?
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::record::{Fence, Standing, State};
 use crate::store::{Store as _, Swapped};
 
 /// What is kept is what [`Write::onto`](crate::record::Write::onto) says.
-pub async fn a_swap_from_the_current_version_is_done<B: Bench>(bench: B) {
+pub(super) async fn a_swap_from_the_current_version_is_done(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     let write = complete(answer("x"));
@@ -20,7 +20,7 @@ pub async fn a_swap_from_the_current_version_is_done<B: Bench>(bench: B) {
 }
 
 /// The losing swap returns what it lost to.
-pub async fn a_swap_from_a_stale_version_loses_and_returns_the_current_record<B: Bench>(bench: B) {
+pub(super) async fn a_swap_from_a_stale_version_loses_and_returns_the_current_record(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     let current = swapped(&store, &record, complete(answer("x"))).await;
@@ -31,7 +31,7 @@ pub async fn a_swap_from_a_stale_version_loses_and_returns_the_current_record<B:
 }
 
 /// Of concurrent writers who read the same, one wins and the others learn who.
-pub async fn of_32_swaps_from_one_version_one_is_done<B: Bench>(bench: B) {
+pub(super) async fn of_32_swaps_from_one_version_one_is_done(bench: Stand) {
     for round in 0..8 {
         let store = bench.store();
         let record = new(&store, first(&format!("k{round}"))).await;
@@ -58,7 +58,7 @@ pub async fn of_32_swaps_from_one_version_one_is_done<B: Bench>(bench: B) {
 }
 
 /// There is nothing to swap.
-pub async fn a_swap_of_an_absent_record_is_lost_to_none<B: Bench>(bench: B) {
+pub(super) async fn a_swap_of_an_absent_record_is_lost_to_none(bench: Stand) {
     let store = bench.store();
     let other = new(&store, first("other")).await;
     let absent = first("k").record(other.created_at, other.version);
@@ -67,7 +67,7 @@ pub async fn a_swap_of_an_absent_record_is_lost_to_none<B: Bench>(bench: B) {
 }
 
 /// A record that was reaped is not brought back by somebody who read it before.
-pub async fn a_swap_of_a_reaped_record_is_lost_to_none<B: Bench>(bench: B) {
+pub(super) async fn a_swap_of_a_reaped_record_is_lost_to_none(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::FailedRetryable).await;
     bench.advance(TTL * 2).await;
@@ -77,7 +77,7 @@ pub async fn a_swap_of_a_reaped_record_is_lost_to_none<B: Bench>(bench: B) {
 }
 
 /// A writer of an older generation loses, although the new one looks the same.
-pub async fn a_swap_from_a_former_generation_loses<B: Bench>(bench: B) {
+pub(super) async fn a_swap_from_a_former_generation_loses(bench: Stand) {
     let store = bench.store();
     let old = new(&store, first("k")).await;
     let settled = swapped(&store, &old, fail()).await;
@@ -90,7 +90,7 @@ pub async fn a_swap_from_a_former_generation_loses<B: Bench>(bench: B) {
 }
 
 /// The same, when the former generation was reaped and nothing in the store remembers it.
-pub async fn a_swap_from_a_reaped_generation_loses<B: Bench>(bench: B) {
+pub(super) async fn a_swap_from_a_reaped_generation_loses(bench: Stand) {
     let store = bench.store();
     let old = new(&store, first("k")).await;
     let settled = swapped(&store, &old, fail()).await;
@@ -107,7 +107,7 @@ pub async fn a_swap_from_a_reaped_generation_loses<B: Bench>(bench: B) {
 }
 
 /// A record that looks as it did before is not the same version.
-pub async fn a_record_that_looks_as_before_has_another_version<B: Bench>(bench: B) {
+pub(super) async fn a_record_that_looks_as_before_has_another_version(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     let same = swapped(&store, &record, touch()).await;
@@ -116,7 +116,7 @@ pub async fn a_record_that_looks_as_before_has_another_version<B: Bench>(bench: 
 }
 
 /// A sweeper that read `in_progress` cannot overwrite an answer that was acknowledged meanwhile.
-pub async fn a_sweeper_that_read_before_never_overwrites_a_settled_record<B: Bench>(bench: B) {
+pub(super) async fn a_sweeper_that_read_before_never_overwrites_a_settled_record(bench: Stand) {
     for round in 0..16 {
         let store = bench.store();
         let record = new(&store, first(&format!("k{round}"))).await;
@@ -141,7 +141,7 @@ fn is_done(answer: &Swapped) -> bool {
 }
 
 /// A losing swap leaves no trace.
-pub async fn losing_swaps_change_nothing<B: Bench>(bench: B) {
+pub(super) async fn losing_swaps_change_nothing(bench: Stand) {
     let store = bench.store();
     let record = new(&store, first("k")).await;
     let current = swapped(&store, &record, complete(answer("x"))).await;
@@ -154,7 +154,7 @@ pub async fn losing_swaps_change_nothing<B: Bench>(bench: B) {
 }
 
 /// Writers that look again until they win are all counted.
-pub async fn no_update_is_lost<B: Bench>(bench: B) {
+pub(super) async fn no_update_is_lost(bench: Stand) {
     const EACH: u32 = 8;
     let store = bench.store();
     let record = standing(&store, "k", Standing::Unknown).await;
@@ -178,7 +178,7 @@ pub async fn no_update_is_lost<B: Bench>(bench: B) {
 }
 
 /// Writes to one record leave its neighbours alone.
-pub async fn a_swap_of_one_record_leaves_the_others_alone<B: Bench>(bench: B) {
+pub(super) async fn a_swap_of_one_record_leaves_the_others_alone(bench: Stand) {
     let store = bench.store();
     let mut others = Vec::new();
     for n in 0..20 {
@@ -192,7 +192,7 @@ pub async fn a_swap_of_one_record_leaves_the_others_alone<B: Bench>(bench: B) {
 }
 
 /// The fence is the version at which an owner took over, and stays while it owns.
-pub async fn the_fence_changes_with_ownership_only<B: Bench>(bench: B) {
+pub(super) async fn the_fence_changes_with_ownership_only(bench: Stand) {
     let store = bench.store();
     let begun = new(&store, first("k")).await;
     let renewed = swapped(&store, &begun, renew(LEASE * 2)).await;
@@ -206,7 +206,7 @@ pub async fn the_fence_changes_with_ownership_only<B: Bench>(bench: B) {
 }
 
 /// What a write does not name stays, however many writes there are.
-pub async fn a_swap_keeps_what_it_does_not_name<B: Bench>(bench: B) {
+pub(super) async fn a_swap_keeps_what_it_does_not_name(bench: Stand) {
     let store = bench.store();
     let begun = new(&store, first("k")).await;
     let doubted = swapped(&store, &begun, doubt()).await;
@@ -227,7 +227,7 @@ pub async fn a_swap_keeps_what_it_does_not_name<B: Bench>(bench: B) {
 }
 
 /// A swap asks for the version, not for the age: whoever read the record last may write it.
-pub async fn a_swap_of_an_expired_record_is_done<B: Bench>(bench: B) {
+pub(super) async fn a_swap_of_an_expired_record_is_done(bench: Stand) {
     let store = bench.store();
     let record = standing(&store, "k", Standing::FailedRetryable).await;
     bench.advance(TTL * 2).await;
@@ -237,7 +237,7 @@ pub async fn a_swap_of_an_expired_record_is_done<B: Bench>(bench: B) {
 }
 
 /// Settle, sweeper, verdict and renewal at once: one wins, and what is kept is what it wrote.
-pub async fn mixed_writers_have_one_winner<B: Bench>(bench: B) {
+pub(super) async fn mixed_writers_have_one_winner(bench: Stand) {
     for round in 0..16 {
         let store = bench.store();
         let record = new(&store, first(&format!("k{round}"))).await;
@@ -265,7 +265,7 @@ pub async fn mixed_writers_have_one_winner<B: Bench>(bench: B) {
 }
 
 /// Each state is kept as what it is.
-pub async fn every_standing_is_kept<B: Bench>(bench: B) {
+pub(super) async fn every_standing_is_kept(bench: Stand) {
     let store = bench.store();
     for (n, how) in Standing::ALL.into_iter().enumerate() {
         let record = standing(&store, &format!("k{n}"), how).await;

@@ -1,14 +1,14 @@
 //! Does nothing stay stuck, and nothing grow without bound?
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use super::verbs::settled;
 use crate::engine::{Begun, Engine, Swept};
 use crate::record::{Doubt, Happened, MOMENTS_MAX, Outcome, Standing};
 use crate::store::Filter;
 
 /// Every ended lease becomes unknown, and nothing else does.
-pub async fn a_sweep_doubts_ended_leases_only<B: Bench>(bench: B) {
+pub(super) async fn a_sweep_doubts_ended_leases_only(bench: Stand) {
     let engine = Engine::new(bench.store());
     for n in 0..10 {
         let _lease = Request::new(&format!("ended{n}")).execute(&engine, 1).await;
@@ -33,7 +33,7 @@ pub async fn a_sweep_doubts_ended_leases_only<B: Bench>(bench: B) {
 }
 
 /// The caller says how much work one sweep may be.
-pub async fn a_sweep_honours_its_limit<B: Bench>(bench: B) {
+pub(super) async fn a_sweep_honours_its_limit(bench: Stand) {
     const RECORDS: usize = 600;
     let engine = shaken(&bench);
     race(RACERS, |task| {
@@ -53,7 +53,7 @@ pub async fn a_sweep_honours_its_limit<B: Bench>(bench: B) {
 }
 
 /// Several sweepers share the work, and each lease is counted by one of them.
-pub async fn concurrent_sweepers_count_each_lease_once<B: Bench>(bench: B) {
+pub(super) async fn concurrent_sweepers_count_each_lease_once(bench: Stand) {
     let engine = shaken(&bench);
     for n in 0..60 {
         new(engine.store(), first(&format!("k{n}"))).await;
@@ -71,7 +71,7 @@ pub async fn concurrent_sweepers_count_each_lease_once<B: Bench>(bench: B) {
 }
 
 /// An answer that was acknowledged while the sweeper was on its way is what is kept.
-pub async fn a_sweep_beside_settles_never_loses_an_answer<B: Bench>(bench: B) {
+pub(super) async fn a_sweep_beside_settles_never_loses_an_answer(bench: Stand) {
     for round in 0..8 {
         let engine = shaken(&bench);
         let mut leases = Vec::new();
@@ -98,7 +98,7 @@ pub async fn a_sweep_beside_settles_never_loses_an_answer<B: Bench>(bench: B) {
 }
 
 /// Sweeper and reaper beside callers: every key still executes at most once per generation.
-pub async fn upkeep_beside_begins_permits_no_second_execution<B: Bench>(bench: B) {
+pub(super) async fn upkeep_beside_begins_permits_no_second_execution(bench: Stand) {
     let engine = shaken(&bench);
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -122,7 +122,7 @@ pub async fn upkeep_beside_begins_permits_no_second_execution<B: Bench>(bench: B
 }
 
 /// A reaper beside replays: the whole answer, or a new generation after the old one has gone.
-pub async fn a_replay_beside_the_reaper_is_whole_or_a_new_generation<B: Bench>(bench: B) {
+pub(super) async fn a_replay_beside_the_reaper_is_whole_or_a_new_generation(bench: Stand) {
     for round in 0..8 {
         let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
@@ -157,7 +157,7 @@ pub async fn a_replay_beside_the_reaper_is_whole_or_a_new_generation<B: Bench>(b
 }
 
 /// The reaper's verb is the store's.
-pub async fn reap_deletes_what_has_expired<B: Bench>(bench: B) {
+pub(super) async fn reap_deletes_what_has_expired(bench: Stand) {
     let engine = Engine::new(bench.store());
     for n in 0..5 {
         let lease = Request::new(&format!("k{n}")).execute(&engine, 1).await;
@@ -170,7 +170,7 @@ pub async fn reap_deletes_what_has_expired<B: Bench>(bench: B) {
 }
 
 /// However often a request is retried, its record stays small: the first moment and the last ones.
-pub async fn a_timeline_is_bounded<B: Bench>(bench: B) {
+pub(super) async fn a_timeline_is_bounded(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let first = request.execute(&engine, 1).await;

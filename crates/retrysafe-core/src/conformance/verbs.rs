@@ -3,8 +3,8 @@
 //! A store is only right if the verbs over it are. From here on the cases go through the
 //! [`Engine`], as every adapter does.
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use crate::engine::{Begun, Engine, Lease, Settled};
 use crate::record::{Answer, Doubt, Happened, Outcome, Record, Standing};
 use crate::store::Store;
@@ -34,7 +34,7 @@ pub(super) async fn refused(
 }
 
 /// Executed once, answered with the same bytes from then on.
-pub async fn a_first_request_executes_and_its_retries_replay<B: Bench>(bench: B) {
+pub(super) async fn a_first_request_executes_and_its_retries_replay(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -48,7 +48,7 @@ pub async fn a_first_request_executes_and_its_retries_replay<B: Bench>(bench: B)
 }
 
 /// However many arrive at once.
-pub async fn of_32_begins_one_executes<B: Bench>(bench: B) {
+pub(super) async fn of_32_begins_one_executes(bench: Stand) {
     for round in 0..8 {
         let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
@@ -70,7 +70,7 @@ pub async fn of_32_begins_one_executes<B: Bench>(bench: B) {
 }
 
 /// Duplicates that arrive while the first one settles see it running, or its answer.
-pub async fn duplicates_beside_a_settle_see_it_running_or_its_answer<B: Bench>(bench: B) {
+pub(super) async fn duplicates_beside_a_settle_see_it_running_or_its_answer(bench: Stand) {
     for round in 0..8 {
         let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
@@ -95,7 +95,7 @@ pub async fn duplicates_beside_a_settle_see_it_running_or_its_answer<B: Bench>(b
 }
 
 /// A request that surely was not executed may run again: under a higher fence, and once.
-pub async fn of_32_begins_after_a_retryable_end_one_executes<B: Bench>(bench: B) {
+pub(super) async fn of_32_begins_after_a_retryable_end_one_executes(bench: Stand) {
     for round in 0..8 {
         let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
@@ -120,7 +120,7 @@ pub async fn of_32_begins_after_a_retryable_end_one_executes<B: Bench>(bench: B)
 }
 
 /// The key of another request is refused in every state, and nothing changes.
-pub async fn another_request_under_the_key_is_a_mismatch_in_every_state<B: Bench>(bench: B) {
+pub(super) async fn another_request_under_the_key_is_a_mismatch_in_every_state(bench: Stand) {
     let engine = Engine::new(bench.store());
     for (n, how) in Standing::ALL.into_iter().enumerate() {
         let key = format!("k{n}");
@@ -132,7 +132,7 @@ pub async fn another_request_under_the_key_is_a_mismatch_in_every_state<B: Bench
 }
 
 /// Even when its lease is over: a stranger does not move the record.
-pub async fn another_request_does_not_move_an_ended_lease<B: Bench>(bench: B) {
+pub(super) async fn another_request_does_not_move_an_ended_lease(bench: Stand) {
     let engine = Engine::new(bench.store());
     let record = standing(engine.store(), "k", Standing::InProgress).await;
     bench.advance(LEASE * 2).await;
@@ -142,7 +142,7 @@ pub async fn another_request_does_not_move_an_ended_lease<B: Bench>(bench: B) {
 }
 
 /// Once its record has expired the key is free, for another request too.
-pub async fn an_expired_key_may_name_another_request<B: Bench>(bench: B) {
+pub(super) async fn an_expired_key_may_name_another_request(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -155,7 +155,7 @@ pub async fn an_expired_key_may_name_another_request<B: Bench>(bench: B) {
 }
 
 /// An owner that went silent leaves doubt, and doubt is not permission.
-pub async fn of_32_begins_on_an_ended_lease_none_executes<B: Bench>(bench: B) {
+pub(super) async fn of_32_begins_on_an_ended_lease_none_executes(bench: Stand) {
     for round in 0..8 {
         let engine = shaken(&bench);
         let request = Request::new(&format!("k{round}"));
@@ -175,7 +175,7 @@ pub async fn of_32_begins_on_an_ended_lease_none_executes<B: Bench>(bench: B) {
 }
 
 /// No caller ever gets from unknown to execution, at any age.
-pub async fn an_unknown_request_never_executes<B: Bench>(bench: B) {
+pub(super) async fn an_unknown_request_never_executes(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -188,7 +188,7 @@ pub async fn an_unknown_request_never_executes<B: Bench>(bench: B) {
 }
 
 /// An owner that comes back while nobody has decided tells the truth.
-pub async fn a_late_owner_settles_what_is_unknown<B: Bench>(bench: B) {
+pub(super) async fn a_late_owner_settles_what_is_unknown(bench: Stand) {
     let engine = Engine::new(bench.store());
     for (n, outcome) in [done("late"), Outcome::Retryable(None)].into_iter().enumerate() {
         let request = Request::new(&format!("k{n}"));
@@ -203,7 +203,7 @@ pub async fn a_late_owner_settles_what_is_unknown<B: Bench>(bench: B) {
 }
 
 /// A late owner is in time as long as nobody has looked.
-pub async fn a_settle_after_the_lease_counts_if_nobody_has_looked<B: Bench>(bench: B) {
+pub(super) async fn a_settle_after_the_lease_counts_if_nobody_has_looked(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -213,7 +213,7 @@ pub async fn a_settle_after_the_lease_counts_if_nobody_has_looked<B: Bench>(benc
 }
 
 /// An owner that has been overtaken changes nothing, and what it knows is kept as evidence.
-pub async fn an_overtaken_owner_loses_and_leaves_evidence<B: Bench>(bench: B) {
+pub(super) async fn an_overtaken_owner_loses_and_leaves_evidence(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let late = request.execute(&engine, 1).await;
@@ -232,7 +232,7 @@ pub async fn an_overtaken_owner_loses_and_leaves_evidence<B: Bench>(bench: B) {
 }
 
 /// "I did not" is no contradiction to another attempt's failure, nor to another attempt's answer.
-pub async fn a_late_no_contradicts_no_other_attempt<B: Bench>(bench: B) {
+pub(super) async fn a_late_no_contradicts_no_other_attempt(bench: Stand) {
     let engine = Engine::new(bench.store());
     for (n, outcome) in [done("x"), Outcome::Retryable(None)].into_iter().enumerate() {
         let request = Request::new(&format!("k{n}"));
@@ -246,7 +246,7 @@ pub async fn a_late_no_contradicts_no_other_attempt<B: Bench>(bench: B) {
 }
 
 /// The record of an owner that comes back too late may be gone altogether.
-pub async fn a_settle_of_a_reaped_record_is_lost_to_none<B: Bench>(bench: B) {
+pub(super) async fn a_settle_of_a_reaped_record_is_lost_to_none(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let late = request.execute(&engine, 1).await;
@@ -258,7 +258,7 @@ pub async fn a_settle_of_a_reaped_record_is_lost_to_none<B: Bench>(bench: B) {
 }
 
 /// Nor does it reach into the next generation of its key.
-pub async fn a_settle_never_reaches_the_next_generation<B: Bench>(bench: B) {
+pub(super) async fn a_settle_never_reaches_the_next_generation(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let late = request.execute(&engine, 1).await;
@@ -273,7 +273,7 @@ pub async fn a_settle_never_reaches_the_next_generation<B: Bench>(bench: B) {
 }
 
 /// A begin reads the whole life of a record: fail, run again, complete, replay, expire, begin anew.
-pub async fn a_key_lives_through_its_whole_story<B: Bench>(bench: B) {
+pub(super) async fn a_key_lives_through_its_whole_story(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let mut fences = Vec::new();
@@ -294,7 +294,7 @@ pub async fn a_key_lives_through_its_whole_story<B: Bench>(bench: B) {
 }
 
 /// A terminal answer that was not kept replays as just that.
-pub async fn an_answer_that_was_not_kept_replays_as_such<B: Bench>(bench: B) {
+pub(super) async fn an_answer_that_was_not_kept_replays_as_such(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;

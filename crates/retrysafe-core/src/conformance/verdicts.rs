@@ -1,7 +1,7 @@
 //! Is an unknown request decided once, by evidence?
 
-use super::Bench;
 use super::samples::*;
+use super::stand::Stand;
 use super::verbs::{refused, settled};
 use crate::engine::{Begun, Engine, Lease, Ruled};
 use crate::machine::{Evidence, Proof, Verdict};
@@ -19,7 +19,7 @@ pub(super) fn not_executed(fence: Fence) -> Verdict {
 }
 
 /// A request whose owner left it unknown, and that owner's lease.
-async fn unknown<B: Bench>(bench: &B, engine: &Engine<impl Store>, key: &str) -> (Request, Lease) {
+async fn unknown(bench: &Stand, engine: &Engine<impl Store>, key: &str) -> (Request, Lease) {
     let request = Request::new(key);
     let lease = request.execute(engine, 1).await;
     bench.advance(LEASE * 2).await;
@@ -40,7 +40,7 @@ fn decided(ruled: Ruled) -> Record {
 }
 
 /// Evidence of the answer itself: it is replayed from then on, and the owner has lost.
-pub async fn evidence_of_execution_is_replayed<B: Bench>(bench: B) {
+pub(super) async fn evidence_of_execution_is_replayed(bench: Stand) {
     let engine = Engine::new(bench.store());
     let (request, late) = unknown(&bench, &engine, "k").await;
     let verdict = executed(late.fence(), answer("found"));
@@ -55,7 +55,7 @@ pub async fn evidence_of_execution_is_replayed<B: Bench>(bench: B) {
 }
 
 /// Evidence of the mere fact is enough never to execute again.
-pub async fn evidence_of_the_mere_fact_is_final<B: Bench>(bench: B) {
+pub(super) async fn evidence_of_the_mere_fact_is_final(bench: Stand) {
     let engine = Engine::new(bench.store());
     let (request, late) = unknown(&bench, &engine, "k").await;
     let fact = Answer::NotKept { status: None, location: None };
@@ -64,7 +64,7 @@ pub async fn evidence_of_the_mere_fact_is_final<B: Bench>(bench: B) {
 }
 
 /// Proof that nothing happened lets the next caller execute, and the late owner's word is kept.
-pub async fn proof_of_no_execution_frees_the_key<B: Bench>(bench: B) {
+pub(super) async fn proof_of_no_execution_frees_the_key(bench: Stand) {
     let engine = Engine::new(bench.store());
     let (request, late) = unknown(&bench, &engine, "k").await;
     let record = decided(resolve(&engine, &request, &not_executed(late.fence())).await);
@@ -83,7 +83,7 @@ pub async fn proof_of_no_execution_frees_the_key<B: Bench>(bench: B) {
 }
 
 /// An owner that denies what the evidence showed changes nothing, and the contradiction is told.
-pub async fn a_late_no_against_the_evidence_is_a_contradiction<B: Bench>(bench: B) {
+pub(super) async fn a_late_no_against_the_evidence_is_a_contradiction(bench: Stand) {
     let engine = Engine::new(bench.store());
     let (request, late) = unknown(&bench, &engine, "k").await;
     decided(resolve(&engine, &request, &executed(late.fence(), answer("found"))).await);
@@ -109,7 +109,7 @@ pub async fn a_late_owner_is_not_told_of_another_request<B: Bench>(bench: B) {
 }
 
 /// Reconciler, webhook and operator at once: one decides, and nobody flips it.
-pub async fn of_32_verdicts_one_is_decided<B: Bench>(bench: B) {
+pub(super) async fn of_32_verdicts_one_is_decided(bench: Stand) {
     for round in 0..8 {
         let engine = shaken(&bench);
         let (request, late) = unknown(&bench, &engine, &format!("k{round}")).await;
@@ -142,7 +142,7 @@ pub async fn of_32_verdicts_one_is_decided<B: Bench>(bench: B) {
 }
 
 /// A verdict and the owner's own word at once: one of them holds, and the other learns it.
-pub async fn a_verdict_beside_a_late_settle_is_decided_once<B: Bench>(bench: B) {
+pub(super) async fn a_verdict_beside_a_late_settle_is_decided_once(bench: Stand) {
     for round in 0..16 {
         let engine = shaken(&bench);
         let (request, late) = unknown(&bench, &engine, &format!("k{round}")).await;
@@ -173,7 +173,7 @@ pub async fn a_verdict_beside_a_late_settle_is_decided_once<B: Bench>(bench: B) 
 }
 
 /// Decided once: neither the same verdict nor the opposite one changes anything.
-pub async fn a_second_verdict_is_refused<B: Bench>(bench: B) {
+pub(super) async fn a_second_verdict_is_refused(bench: Stand) {
     let engine = Engine::new(bench.store());
     for n in 0..2 {
         let (request, late) = unknown(&bench, &engine, &format!("k{n}")).await;
@@ -193,7 +193,7 @@ pub async fn a_second_verdict_is_refused<B: Bench>(bench: B) {
 }
 
 /// There is nothing to decide about what is running, settled by its owner, or absent.
-pub async fn only_unknown_requests_are_decided<B: Bench>(bench: B) {
+pub(super) async fn only_unknown_requests_are_decided(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let verdict = not_executed(Fence(1));
@@ -232,7 +232,7 @@ pub async fn a_verdict_decides_the_attempt_that_it_is_about<B: Bench>(bench: B) 
 }
 
 /// Questions that brought nothing are counted, by any number of reconcilers.
-pub async fn lookups_are_counted<B: Bench>(bench: B) {
+pub(super) async fn lookups_are_counted(bench: Stand) {
     let engine = shaken(&bench);
     let (request, lease) = unknown(&bench, &engine, "k").await;
     let ruled = race(8, |_| {
@@ -250,7 +250,7 @@ pub async fn lookups_are_counted<B: Bench>(bench: B) {
 }
 
 /// An operator may end a retention; the key is free then, and the fence keeps rising.
-pub async fn an_ended_retention_frees_the_key<B: Bench>(bench: B) {
+pub(super) async fn an_ended_retention_frees_the_key(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
@@ -266,7 +266,7 @@ pub async fn an_ended_retention_frees_the_key<B: Bench>(bench: B) {
 }
 
 /// What is running or unknown cannot be made to be forgotten.
-pub async fn running_and_unknown_records_are_not_expired<B: Bench>(bench: B) {
+pub(super) async fn running_and_unknown_records_are_not_expired(bench: Stand) {
     let engine = Engine::new(bench.store());
     let expire =
         async |request: &Request| engine.expire(request.id(), "no").await.expect("answered");
@@ -281,7 +281,7 @@ pub async fn running_and_unknown_records_are_not_expired<B: Bench>(bench: B) {
 }
 
 /// A look shows what lives.
-pub async fn a_look_shows_live_records_only<B: Bench>(bench: B) {
+pub(super) async fn a_look_shows_live_records_only(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
     let look = async || engine.look(request.id()).await.expect("it is answered").value;

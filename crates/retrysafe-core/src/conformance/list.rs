@@ -196,6 +196,8 @@ macro_rules! conformance {
                 a_late_no_against_the_evidence_is_a_contradiction
                 of_32_verdicts_one_is_decided
                 a_verdict_beside_a_late_settle_is_decided_once
+                a_late_owner_is_not_told_of_another_request
+                a_verdict_decides_the_attempt_that_it_is_about
                 a_second_verdict_is_refused
                 only_unknown_requests_are_decided
                 lookups_are_counted

@@ -4,9 +4,10 @@
 //! table of it, and a store's tests make a test of each entry. A case that is not listed is a
 //! function that nobody calls, so the compiler names it.
 
-/// Makes every case a test for one store: its name, its [`Bench`], and behind a colon what it can do.
+/// Makes every case a test for one store: its name, its [`Bench`](crate::conformance::Bench), and
+/// behind a colon what it can do.
 ///
-/// See [the module](crate::conformance).
+/// See [the module](mod@crate::conformance).
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, $bench:ty $(: $can:ident $(+ $more:ident)*)?) => {

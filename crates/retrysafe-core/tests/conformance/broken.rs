@@ -2,6 +2,7 @@
 
 use retrysafe_core::conformance as suite;
 use retrysafe_core::record::{Answer, Record, State};
+use retrysafe_core::time::Time;
 
 use crate::plain::PlainBench;
 
@@ -98,6 +99,13 @@ impl Flaw {
         Self::OwnersAreForgotten,
         Self::TimelineIsCut,
     ];
+
+    /// What the machine of whoever asks believes the time to be.
+    #[expect(clippy::disallowed_methods, reason = "this is the flaw")]
+    pub(crate) fn callers_time() -> Time {
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        Time::from_ms(wall.as_millis() as u64)
+    }
 
     /// What this flaw makes of a record on its way to the disk.
     pub(crate) fn spoil(self, record: &mut Record) {

@@ -3,6 +3,13 @@
 //! The [plain] store keeps every promise in the plainest way there is, and passes every case. Then it
 //! is [broken] in one place at a time, and each time the case that names the fault must fail.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "the doubles of a test may panic as the test may"
+)]
+
 mod broken;
 mod plain;
 

@@ -1,5 +1,14 @@
 //! Does the disk store keep the promises of a store, on real files?
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test says what it does not expect by panicking"
+)]
+
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;

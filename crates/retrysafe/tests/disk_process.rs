@@ -4,6 +4,15 @@
 //! its system calls fail, or fills its disk, and then looks whether everything printed is there.
 //! Needs `strace`, and the right to mount a tmpfs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test says what it does not expect by panicking"
+)]
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -6,6 +6,8 @@
 
 #[cfg(feature = "fingerprint")]
 mod fingerprint;
+#[cfg(feature = "gateway")]
+mod gateway;
 #[cfg(feature = "layer")]
 mod layer;
 #[cfg(feature = "postgres")]
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
     match name.as_str() {
         #[cfg(feature = "fingerprint")]
         "fingerprint" => fingerprint::run(),
+        #[cfg(feature = "gateway")]
+        "gateway" => gateway::run(),
         #[cfg(feature = "layer")]
         "layer" => layer::run(),
         #[cfg(feature = "postgres")]

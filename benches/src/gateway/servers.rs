@@ -1,0 +1,112 @@
+//! How are the servers started, and what do they use up?
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server as a child of this process.
+pub struct Server {
+    pub name: &'static str,
+    pub address: SocketAddr,
+    child: Child,
+}
+
+impl Server {
+    pub fn bare(upstream: SocketAddr) -> Self {
+        let address = free();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["gateway", "bare", &address.to_string(), &upstream.to_string()]);
+        Self::start("bare hyper", address, command)
+    }
+
+    /// The program of this repository, built as it is released.
+    pub fn gateway(upstream: SocketAddr, folder: &Path, more: &str) -> Self {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "--release", "--package", "retrysafe-cli"])
+            .current_dir(root)
+            .status()
+            .unwrap();
+        assert!(built.success(), "the gateway could not be built");
+        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{root}/target"));
+        let (address, admin) = (free(), free());
+        let config = folder.join("retrysafe.toml");
+        let store = folder.join("data");
+        let text = format!(
+            "listen = \"{address}\"\nupstream = \"http://{upstream}\"\nstore = \"disk:{}\"\n\
+             [admin]\nlisten = \"{admin}\"\ntoken = \"bench\"\n{more}",
+            store.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new(format!("{target}/release/retrysafe"));
+        command.args(["serve", "--config"]).arg(&config);
+        Self::start("retrysafe", address, command)
+    }
+
+    /// nginx with kept-alive connections to the upstream and no log of its own; none if it is not installed.
+    pub fn nginx(upstream: SocketAddr, folder: &Path) -> Option<Self> {
+        let address = free();
+        let text = format!(
+            "daemon off;\nmaster_process on;\nworker_processes auto;\npid {0}/nginx.pid;\nerror_log /dev/null;\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{\n access_log off;\n keepalive_requests 100000000;\n\
+             client_body_temp_path {0}/body;\n proxy_temp_path {0}/proxy;\n fastcgi_temp_path {0}/f;\n\
+             uwsgi_temp_path {0}/u;\n scgi_temp_path {0}/s;\n\
+             upstream api {{ server {upstream}; keepalive 1024; keepalive_requests 100000000; }}\n\
+             server {{ listen {address}; location / {{ proxy_pass http://api; proxy_http_version 1.1;\n\
+             proxy_set_header Connection \"\"; }} }}\n}}\n",
+            folder.canonicalize().unwrap().display()
+        );
+        let config = folder.join("nginx.conf");
+        std::fs::write(&config, text).unwrap();
+        let program = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"].into_iter().find(|path| Path::new(path).exists())?;
+        let mut command = Command::new(program);
+        command.arg("-c").arg(config.canonicalize().unwrap());
+        Some(Self::start("nginx", address, command))
+    }
+
+    fn start(name: &'static str, address: SocketAddr, mut command: Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < end, "{name} did not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Self { name, address, child }
+    }
+
+    /// CPU time of the server and its children so far, in seconds.
+    pub fn cpu_seconds(&self) -> f64 {
+        // User and system time are the 14th and 15th field, in hundredths of a second; the name before them may
+        // hold spaces, so fields are counted from its closing bracket.
+        let of = |pid: u32| -> f64 {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let after = stat.rsplit(')').next().unwrap_or_default();
+            after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
+        };
+        let pid = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        of(pid) + children.split_whitespace().filter_map(|child| child.parse().ok()).map(of).sum::<f64>()
+    }
+
+    /// Memory that the server holds.
+    pub fn resident_mb(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or_default() / 1e3
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGTERM, so that nginx takes its workers along.
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = self.child.wait();
+    }
+}
+
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}

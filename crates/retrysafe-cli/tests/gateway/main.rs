@@ -15,6 +15,7 @@ mod admin;
 mod bad_inputs;
 mod commands;
 mod config;
+mod deploy;
 mod http2;
 mod kit;
 mod life;

@@ -91,6 +91,9 @@ struct Inner {
     /// For scans and reaping, which nobody waits for in a hurry.
     upkeep: Mutex<Option<Wire>>,
     hint: Hint,
+    /// For which lengths of life, in days, partitions were made ahead, and when.
+    #[cfg(feature = "sqlx")]
+    prepared: Mutex<std::collections::HashMap<u64, std::time::Instant>>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -123,8 +126,15 @@ impl PostgresStore {
         let (one, two, three) = (wire().await?, wire().await?, wire().await?);
         let start = |wire| Lane::start(Arc::clone(&shared), wire);
         let (writers, reader) = ([start(one), start(two)], start(three));
-        let inner =
-            Inner { shared, writers, reader, upkeep: Mutex::new(None), hint: Hint::default() };
+        let inner = Inner {
+            shared,
+            writers,
+            reader,
+            upkeep: Mutex::new(None),
+            hint: Hint::default(),
+            #[cfg(feature = "sqlx")]
+            prepared: Mutex::default(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 

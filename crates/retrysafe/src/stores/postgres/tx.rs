@@ -50,6 +50,7 @@ impl Transactional for PostgresStore {
         first: First,
     ) -> Result<Stamped<Inserted>, StoreError> {
         let first = row::storable(first);
+        self.prepare(first.ttl).await;
         // Held until the transaction ends, so that duplicates which arrive meanwhile are turned away
         // instead of waiting in the middle of everybody else's batch.
         let held = sqlx::query_scalar::<_, bool>(include_str!("sql/hold.sql"))
@@ -75,6 +76,7 @@ impl Transactional for PostgresStore {
         from: Record,
         write: Write,
     ) -> Result<Stamped<Swapped>, StoreError> {
+        self.prepare(write.ttl.unwrap_or(from.ttl)).await;
         let asked = columns::swaps(std::iter::once((&from, &write)));
         let ask = Ask::Swap(Box::new((from, write)));
         match repeat(tx, include_str!("sql/swap_in.sql"), asked, &ask).await? {

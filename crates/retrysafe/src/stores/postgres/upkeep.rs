@@ -24,6 +24,10 @@ const REAP_MAX: usize = 500;
 /// How many partitions one reap drops at the most.
 const DROPS_MAX: usize = 4;
 
+/// How long partitions that were made ahead last: they are made for a day more than is needed.
+#[cfg(feature = "sqlx")]
+const PREPARED_FOR: Duration = Duration::from_secs(3_600);
+
 /// How long a page of a scan may take, as a multiple of the deadline of a request.
 const PATIENCE: u32 = 6;
 
@@ -108,6 +112,34 @@ impl PostgresStore {
                 self.drop_days(ms(now)).await;
                 return Ok(Stamped { now, value: reaped });
             }
+        }
+    }
+
+    /// Sees to the partitions that a transaction of the application will write to, so that it does
+    /// not have to make them itself. Asked of the server once an hour for each length of life.
+    #[cfg(feature = "sqlx")]
+    pub(super) async fn prepare(&self, ttl: Duration) {
+        let days = ttl.as_secs() / 86_400;
+        let fresh = |prepared: &std::collections::HashMap<u64, std::time::Instant>| {
+            prepared.get(&days).is_some_and(|at| at.elapsed() < PREPARED_FOR)
+        };
+        if fresh(&*self.inner.prepared.lock().await) {
+            return;
+        }
+        let ttl_ms = super::row::length_ms(ttl);
+        let made = self
+            .with_wire(async |wire| {
+                let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
+                    &[(&ttl_ms, Type::INT8)];
+                wire.client.query_typed("SELECT retrysafe.prepare_v1($1)", parameters).await
+            })
+            .await;
+        match made {
+            Ok(_) => {
+                self.inner.prepared.lock().await.insert(days, std::time::Instant::now());
+            }
+            // The write itself makes what is missing.
+            Err(error) => tracing::debug!(%error, "partitions were not made ahead"),
         }
     }
 

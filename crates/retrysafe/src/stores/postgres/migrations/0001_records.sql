@@ -164,6 +164,22 @@ BEGIN
 END
 $$;
 
+-- Makes the partitions that writes of today and tomorrow need, for answers that live this long. A
+-- partition that is made inside a long transaction keeps everybody else waiting for its end.
+CREATE FUNCTION retrysafe.prepare_v1(ttl_ms bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t bigint := retrysafe.now_ms();
+BEGIN
+    FOR ahead IN 0..1 LOOP
+        PERFORM retrysafe.make_day('transition', (t / 86400000)::integer + ahead);
+        PERFORM retrysafe.make_day('answer', CASE retrysafe.day_of(retrysafe.later(t, ttl_ms), t)
+            WHEN 2000000000 THEN 2000000000
+            ELSE retrysafe.day_of(retrysafe.later(t, ttl_ms), t) + ahead END);
+    END LOOP;
+END
+$$;
+
 -- Drops one partition that is over, if there is one: answers once no record is left that could
 -- have one there, transitions after `audit_days`. Says whether there was one. The lock on the
 -- parent is asked for briefly, and given up rather than waited for.

@@ -14,6 +14,10 @@ use crate::check::request::Shot;
 /// How long the gateway may take to come up.
 const START_MAX: Duration = Duration::from_secs(20);
 
+/// How often a killed gateway is looked for, and how long between.
+const GONE_LOOKS_MAX: u32 = 500;
+const GONE_PAUSE: Duration = Duration::from_millis(10);
+
 /// The running gateway, its folder and what became of it.
 pub(crate) struct Gateway {
     child: Child,
@@ -54,6 +58,7 @@ url = "http://{shop}/lookup/{{id}}/{{fence}}"
 pointer = "/state"
 executed = ["charged"]
 not_executed = ["called_off"]
+response = "/answer"
 every = "200ms"
 schedule = ["200ms", "500ms", "1s", "2s", "5s", "10s"]
 
@@ -120,8 +125,14 @@ upstream_timeout = "3s"
 impl Drop for Gateway {
     /// Ends the process and removes its folder, however the demo ends.
     fn drop(&mut self) {
-        // The folder is gone from under it, and nobody will ask it anything any more.
         let _ = self.child.start_kill();
+        // Until it is gone it may make another file in the folder. A killed process takes no time to
+        // go; one that is stuck in the kernel is left behind with its folder.
+        let mut looks = 0;
+        while looks < GONE_LOOKS_MAX && matches!(self.child.try_wait(), Ok(None)) {
+            looks += 1;
+            std::thread::sleep(GONE_PAUSE);
+        }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -40,8 +40,8 @@ struct Provider {
 #[derive(Default)]
 struct Books {
     charges: Vec<Charge>,
-    /// Which fence has charged, per id of the gateway's.
-    charged: HashMap<String, u64>,
+    /// What was answered, per id of the gateway's that has charged.
+    charged: HashMap<String, String>,
     /// Up to which fence an id is refused.
     burnt: HashMap<String, u64>,
     /// How often each payment was asked for.
@@ -141,7 +141,8 @@ impl Provider {
                 r#"{"error":"provider is busy"}"#.into(),
             ));
         }
-        let Some(number) = self.charge(&payment, id.as_deref(), fence) else {
+        let amount = body.get("amount").cloned().unwrap_or_default();
+        let Some(receipt) = self.charge(&payment, &amount, id.as_deref(), fence) else {
             return Ok(json(
                 StatusCode::CONFLICT,
                 r#"{"error":"this attempt was called off"}"#.into(),
@@ -154,9 +155,7 @@ impl Provider {
                 r#"{"error":"crashed after charging"}"#.into(),
             )),
             Mood::Fine | Mood::Slow(_) | Mood::FailsBefore => {
-                let amount = body.get("amount").cloned().unwrap_or_default();
-                let answer = serde_json::json!({ "charge": format!("ch_{number}"), "payment": payment, "amount": amount });
-                Ok(json(StatusCode::CREATED, answer.to_string()))
+                Ok(json(StatusCode::CREATED, receipt))
             }
         }
     }
@@ -178,17 +177,27 @@ impl Provider {
         }
     }
 
-    /// Charges, unless this attempt was called off.
-    fn charge(&self, payment: &str, id: Option<&str>, fence: u64) -> Option<usize> {
+    /// Charges, unless this attempt was called off, and gives the receipt.
+    fn charge(
+        &self,
+        payment: &str,
+        amount: &serde_json::Value,
+        id: Option<&str>,
+        fence: u64,
+    ) -> Option<String> {
         let mut books = self.books();
-        if let Some(id) = id {
-            if books.burnt.get(id).is_some_and(|burnt| fence <= *burnt) {
-                return None;
-            }
-            books.charged.insert(id.to_owned(), fence);
+        let is_burnt = |burnt: &u64| fence <= *burnt;
+        if id.and_then(|id| books.burnt.get(id)).is_some_and(is_burnt) {
+            return None;
         }
         books.charges.push(Charge { payment: payment.to_owned() });
-        Some(books.charges.len())
+        let charge = format!("ch_{}", books.charges.len());
+        let receipt = serde_json::json!({ "charge": charge, "payment": payment, "amount": amount });
+        let receipt = receipt.to_string();
+        if let Some(id) = id {
+            books.charged.insert(id.to_owned(), receipt.clone());
+        }
+        Some(receipt)
     }
 
     /// Says whether a request was charged, and calls it off if it was not.
@@ -199,8 +208,15 @@ impl Provider {
             return json(StatusCode::NOT_FOUND, "{}".into());
         };
         let mut books = self.books();
-        if books.charged.contains_key(id) {
-            return json(StatusCode::OK, r#"{"state":"charged"}"#.into());
+        if let Some(receipt) = books.charged.get(id) {
+            // With the answer that was lost, so that it can still be given.
+            let answer = serde_json::json!({
+                "status": 201,
+                "headers": [["content-type", "application/json"]],
+                "body": receipt,
+            });
+            let found = serde_json::json!({ "state": "charged", "answer": answer });
+            return json(StatusCode::OK, found.to_string());
         }
         books.burnt.insert(id.to_owned(), fence);
         json(StatusCode::OK, r#"{"state":"called_off"}"#.into())

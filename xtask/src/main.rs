@@ -3,7 +3,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of the terminal prints")]
 
 mod bench;
+mod clients;
 mod fuzz;
+mod local;
 mod test;
 mod vectors;
 
@@ -14,7 +16,8 @@ const HELP: &str = "\
 cargo xtask test                    every test there is; the last line is the count
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
-cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long";
+cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long
+cargo xtask clients                 the official Stripe SDKs through the gateway (npm and pip install them)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
         ["vectors", path] => vectors::run(path.as_ref()),
         ["bench", rest @ ..] => bench::run(rest),
         ["fuzz", target, seconds] => fuzz::run(target, seconds),
+        ["clients"] => clients::all(),
         _ => Err(HELP.into()),
     };
     match outcome {

@@ -114,11 +114,7 @@ pub trait Transactional: Store {
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> + Send;
 
     /// Makes the transaction fail: whatever was done in it can only be rolled back from here on.
-    fn refuse_in(
-        &self,
-        tx: &mut Self::Transaction,
-        why: &str,
-    ) -> impl Future<Output = ()> + Send;
+    fn refuse_in(&self, tx: &mut Self::Transaction, why: &str) -> impl Future<Output = ()> + Send;
 }
 
 /// An answer of a store, with its clock's reading at the moment of the answer.

@@ -27,7 +27,8 @@ async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
 fn pair() -> (Cluster, Cluster) {
     let first = Cluster::start(SYNCHRONOUS);
     let second = Cluster::standby_of(&first, "second");
-    while first.sql("postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
+    while first
+        .sql("postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
         != "1"
     {
         std::thread::sleep(Duration::from_millis(20));
@@ -65,14 +66,18 @@ async fn a_fail_over_to_the_synchronous_standby_loses_nothing_and_doubles_nothin
     // The former primary comes back and still takes writes. Nobody may be served by it.
     let (first, second) = tokio::task::spawn_blocking(move || {
         first.up();
-        second.sql("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-            WHERE application_name = 'retrysafe'");
+        second.sql(
+            "postgres",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE application_name = 'retrysafe'",
+        );
         (first, second)
     })
     .await
     .unwrap();
     let engine = Engine::new(store);
-    until(async || begin(&engine, "split", 1).await.is_err_and(|error| !error.may_have_applied())).await;
+    until(async || begin(&engine, "split", 1).await.is_err_and(|error| !error.may_have_applied()))
+        .await;
     let there = format!("SELECT count(*) FROM retrysafe.record WHERE id = '\\x{}'", id("split"));
     assert_eq!(first.sql("postgres", &there), "0");
     first.kill();
@@ -109,10 +114,12 @@ async fn a_cancelled_wait_for_the_standby_is_not_a_success() {
     let barrier = "SELECT pid FROM pg_stat_activity
         WHERE application_name = 'retrysafe' AND wait_event = 'SyncRep' AND query LIKE '%barrier%'";
     until(async || admin.execute(barrier, &[]).await.unwrap() > 0).await;
-    assert!(std::future::poll_fn(|context| {
-        std::task::Poll::Ready(std::pin::Pin::new(&mut looking).poll(context).is_pending())
-    })
-    .await);
+    assert!(
+        std::future::poll_fn(|context| {
+            std::task::Poll::Ready(std::pin::Pin::new(&mut looking).poll(context).is_pending())
+        })
+        .await
+    );
     let second = tokio::task::spawn_blocking(move || {
         second.up();
         second

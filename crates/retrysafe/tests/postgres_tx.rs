@@ -98,7 +98,8 @@ async fn a_lost_fence_makes_the_transaction_fail() {
     // Meanwhile the lease ends and an operator decides.
     while engine.sweep(10).await.unwrap().doubted == 0 {}
     let evidence = Evidence::NotExecuted(Proof::operator());
-    let verdict = Verdict { evidence, judge: Judge::Operator, reason: "looked".into() };
+    let fence = lease.fence();
+    let verdict = Verdict { fence, evidence, judge: Judge::Operator, reason: "looked".into() };
     engine.resolve(id("k"), &verdict).await.unwrap();
     let lost = engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap_err();
     assert!(matches!(lost, NotSettled::Lost), "{lost}");

@@ -154,6 +154,9 @@ fn payment_and_answer_are_both_there_or_both_absent_wherever_the_process_dies() 
         assert!(step < 500, "a payment has fewer steps than this");
     }
     program.kill();
-    println!("killed at {} steps: {there} times both were there, {absent} times neither", there + absent);
+    println!(
+        "killed at {} steps: {there} times both were there, {absent} times neither",
+        there + absent
+    );
     assert!(there > 0 && absent > 0);
 }

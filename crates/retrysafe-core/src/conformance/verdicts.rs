@@ -41,7 +41,7 @@ fn decided(ruled: Ruled) -> Record {
 
 /// Evidence of the answer itself: it is replayed from then on, and the owner has lost.
 pub(super) async fn evidence_of_execution_is_replayed(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let (request, late) = unknown(&bench, &engine, "k").await;
     let verdict = executed(late.fence(), answer("found"));
     let record = decided(resolve(&engine, &request, &verdict).await);
@@ -56,7 +56,7 @@ pub(super) async fn evidence_of_execution_is_replayed(bench: Stand) {
 
 /// Evidence of the mere fact is enough never to execute again.
 pub(super) async fn evidence_of_the_mere_fact_is_final(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let (request, late) = unknown(&bench, &engine, "k").await;
     let fact = Answer::NotKept { status: None, location: None };
     decided(resolve(&engine, &request, &executed(late.fence(), fact.clone())).await);
@@ -65,7 +65,7 @@ pub(super) async fn evidence_of_the_mere_fact_is_final(bench: Stand) {
 
 /// Proof that nothing happened lets the next caller execute, and the late owner's word is kept.
 pub(super) async fn proof_of_no_execution_frees_the_key(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let (request, late) = unknown(&bench, &engine, "k").await;
     let record = decided(resolve(&engine, &request, &not_executed(late.fence())).await);
     assert_eq!(record.standing(), Standing::FailedRetryable);
@@ -84,7 +84,7 @@ pub(super) async fn proof_of_no_execution_frees_the_key(bench: Stand) {
 
 /// An owner that denies what the evidence showed changes nothing, and the contradiction is told.
 pub(super) async fn a_late_no_against_the_evidence_is_a_contradiction(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let (request, late) = unknown(&bench, &engine, "k").await;
     decided(resolve(&engine, &request, &executed(late.fence(), answer("found"))).await);
     let (_, contradiction) = refused(&engine, late, &Outcome::Retryable(None)).await;
@@ -95,8 +95,8 @@ pub(super) async fn a_late_no_against_the_evidence_is_a_contradiction(bench: Sta
 // An owner slept until its request was resolved, expired and the key used for another request. Its
 // settle was refused with that other record, and its caller got the other request's answer.
 /// What a late owner is told about is its own request, or nothing.
-pub async fn a_late_owner_is_not_told_of_another_request<B: Bench>(bench: B) {
-    let engine = Engine::new(bench.store());
+pub(super) async fn a_late_owner_is_not_told_of_another_request(bench: Stand) {
+    let engine = shaken(&bench);
     let (request, late) = unknown(&bench, &engine, "k").await;
     decided(resolve(&engine, &request, &not_executed(late.fence())).await);
     bench.advance(TTL * 2).await;
@@ -174,7 +174,7 @@ pub(super) async fn a_verdict_beside_a_late_settle_is_decided_once(bench: Stand)
 
 /// Decided once: neither the same verdict nor the opposite one changes anything.
 pub(super) async fn a_second_verdict_is_refused(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     for n in 0..2 {
         let (request, late) = unknown(&bench, &engine, &format!("k{n}")).await;
         let fence = late.fence();
@@ -194,7 +194,7 @@ pub(super) async fn a_second_verdict_is_refused(bench: Stand) {
 
 /// There is nothing to decide about what is running, settled by its owner, or absent.
 pub(super) async fn only_unknown_requests_are_decided(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let request = Request::new("k");
     let verdict = not_executed(Fence(1));
     assert_eq!(resolve(&engine, &request, &verdict).await, Ruled::Absent);
@@ -212,8 +212,8 @@ pub(super) async fn only_unknown_requests_are_decided(bench: Stand) {
 // caller executed, and its answer was lost. Then the other one's answer arrived, "burnt", and was
 // taken for proof about that second attempt: a third one executed again.
 /// Evidence about a former attempt decides nothing about the present one.
-pub async fn a_verdict_decides_the_attempt_that_it_is_about<B: Bench>(bench: B) {
-    let engine = Engine::new(bench.store());
+pub(super) async fn a_verdict_decides_the_attempt_that_it_is_about(bench: Stand) {
+    let engine = shaken(&bench);
     let (request, first) = unknown(&bench, &engine, "k").await;
     let (proof, found) = (not_executed(first.fence()), executed(first.fence(), answer("x")));
     decided(resolve(&engine, &request, &proof).await);
@@ -251,7 +251,7 @@ pub(super) async fn lookups_are_counted(bench: Stand) {
 
 /// An operator may end a retention; the key is free then, and the fence keeps rising.
 pub(super) async fn an_ended_retention_frees_the_key(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
     let old_fence = lease.fence();
@@ -267,7 +267,7 @@ pub(super) async fn an_ended_retention_frees_the_key(bench: Stand) {
 
 /// What is running or unknown cannot be made to be forgotten.
 pub(super) async fn running_and_unknown_records_are_not_expired(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let expire =
         async |request: &Request| engine.expire(request.id(), "no").await.expect("answered");
     let request = Request::new("k");
@@ -282,7 +282,7 @@ pub(super) async fn running_and_unknown_records_are_not_expired(bench: Stand) {
 
 /// A look shows what lives.
 pub(super) async fn a_look_shows_live_records_only(bench: Stand) {
-    let engine = Engine::new(bench.store());
+    let engine = shaken(&bench);
     let request = Request::new("k");
     let look = async || engine.look(request.id()).await.expect("it is answered").value;
     assert_eq!(look().await, None);

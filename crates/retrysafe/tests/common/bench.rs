@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use retrysafe::core::conformance::{Bench, Damage, Owners, Reopen, Still};
 use retrysafe::core::Id;
+use retrysafe::core::conformance::{Bench, Damage, Owners, Reopen, Still};
 use retrysafe::stores::postgres::PostgresStore;
 
 use super::{client, database, sql};

@@ -19,7 +19,9 @@ impl Pooler {
         let (dir, port) = (folder(), free_port());
         let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(PathBuf::from);
         let program = program.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
-            panic!("pgbouncer is not installed: run `cargo xtask test`, or `apt-get install pgbouncer`")
+            panic!(
+                "pgbouncer is not installed: run `cargo xtask test`, or `apt-get install pgbouncer`"
+            )
         });
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\n\

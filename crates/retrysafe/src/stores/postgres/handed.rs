@@ -130,7 +130,8 @@ impl Transactions {
         match self.engine.settle_fenced_in(&mut tx, id, fence, attempt.ttl(), &outcome).await {
             Ok(_) => {}
             Err(NotSettled::Lost | NotSettled::Store(_)) => {
-                let told = (StatusCode::SERVICE_UNAVAILABLE, "the payment was not settled and is undone");
+                let told =
+                    (StatusCode::SERVICE_UNAVAILABLE, "the payment was not settled and is undone");
                 return roll_back(tx, told.into_response()).await;
             }
         }
@@ -202,7 +203,8 @@ impl Drop for Tx {
     fn drop(&mut self) {
         // A handler that panics takes its transaction down with it.
         if !std::thread::panicking() {
-            *self.slot.back.lock().unwrap_or_else(PoisonError::into_inner) = self.transaction.take();
+            *self.slot.back.lock().unwrap_or_else(PoisonError::into_inner) =
+                self.transaction.take();
         }
     }
 }

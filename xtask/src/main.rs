@@ -5,6 +5,7 @@
 mod bench;
 mod clients;
 mod fuzz;
+mod install;
 mod local;
 mod test;
 mod vectors;

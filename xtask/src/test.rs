@@ -1,19 +1,31 @@
 //! Does everything hold? Runs every test of the repository and counts them.
 //!
-//! The steps are the list below. Whatever server a step needs is installed and started here, before the first step, and its
-//! address handed to the steps in their environment; a server that cannot be had is a failure, never a silent skip.
+//! The steps are the list below. What they need is installed first; whatever server a test needs it starts itself, on
+//! a free port and in a temporary folder. A server that cannot be had is a failure, never a silent skip.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ExitCode, Stdio};
 
-use crate::{Error, cargo};
+use crate::{Error, cargo, install};
 
 /// All there is to run, in order.
-const STEPS: &[Step] = &[Step {
-    about: "unit, integration and documentation tests of every crate",
-    cargo: &["test", "--workspace", "--all-features", "--no-fail-fast"],
-    counted: Counted::TestResults,
-}];
+const STEPS: &[Step] = &[
+    Step {
+        about: "unit, integration and documentation tests of every crate",
+        cargo: &["test", "--workspace", "--all-features", "--no-fail-fast"],
+        counted: Counted::TestResults,
+    },
+    Step {
+        about: "simulated histories with faults, judged by the checker",
+        cargo: &["run", "--release", "--quiet", "-p", "sim", "--", "run", "--histories", "500000"],
+        counted: Counted::AsOne,
+    },
+    Step {
+        about: "the museum: every planted fault must be found",
+        cargo: &["run", "--release", "--quiet", "-p", "sim", "--", "museum"],
+        counted: Counted::AsOne,
+    },
+];
 
 struct Step {
     about: &'static str,
@@ -23,7 +35,6 @@ struct Step {
 }
 
 /// How a step tells what passed.
-#[allow(dead_code, reason = "steps that are one test each join the list when their programs exist")]
 enum Counted {
     /// By the `test result:` lines of Rust's test harness.
     TestResults,
@@ -39,6 +50,7 @@ struct Tally {
 }
 
 pub(crate) fn run() -> Result<ExitCode, Error> {
+    install::missing()?;
     let mut total = Tally::default();
     for step in STEPS {
         println!("== {}: cargo {}", step.about, step.cargo.join(" "));

@@ -1,1 +1,41 @@
-fn main() {}
+//! Does the promise hold, whatever happens?
+//!
+//! The simulator runs the real rules of `retrysafe-core` (machine, engine, policy, the client's
+//! retries) in a world of its own: one thread, virtual time, everything drawn from a seed. Gateways
+//! crash and pause, messages are lost, late or doubled, clocks leap, upstreams answer late, wrongly
+//! or not at all. A separate checker judges each history by the project's numbered invariants.
+//!
+//! * [`options`]: what a seed expands to. [`world`]: everything outside the product, and the actors.
+//! * [`history`]: what is recorded. [`checker`]: what must never happen, and what must sometimes.
+//! * [`run`], [`replay`]: very many histories, and one. [`museum`]: faults planted to be found.
+//!
+//! ```text
+//! sim run --histories N [--seed S] [--jobs J] [--profile P]
+//! sim replay --seed N [--profile P] [--plant FAULT] [--without KIND,KIND] [--all]
+//! sim museum [--jobs J]
+//! ```
+
+#![allow(unreachable_pub, reason = "a program has no public items; `pub` says what a room offers")]
+
+mod chance;
+mod checker;
+mod command;
+mod history;
+mod museum;
+mod options;
+mod replay;
+mod run;
+mod world;
+
+use std::io;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    match command::run(std::env::args().skip(1), &mut out, &mut err) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Nobody reads what we would say about it.
+        Err(_) => ExitCode::from(2),
+    }
+}

@@ -1,0 +1,194 @@
+//! What may a caller be told?
+//!
+//! The rules about answers: durable before they leave, the same for everybody, of this very
+//! request, of a generation that lived; and about the client's own conduct.
+
+use super::invariant::Invariant as I;
+use super::{Call, Checker, Conn, GrantEnd, Sometimes};
+use crate::history::{CallEnd, Class, TRUNCATED};
+use crate::options::{NAMES, Profile};
+
+impl Checker {
+    pub(super) fn called(&mut self, call: u16, key: u8, print: u8) {
+        let blank = Call { key, print, began_at: self.at, told: false, answered: false, end: None };
+        while self.calls.len() <= usize::from(call) {
+            self.calls.push(blank);
+        }
+        if let Some(slot) = self.calls.get_mut(usize::from(call)) {
+            *slot = blank;
+        }
+    }
+
+    pub(super) fn invoked(&mut self, call: u16, conn: u16, key: u8, print: u8, gateway: u8) {
+        let blank = Conn {
+            call,
+            key,
+            print,
+            gateway,
+            invoked: self.entry,
+            failed: false,
+            answered: false,
+            known: false,
+        };
+        while self.conns.len() <= usize::from(conn) {
+            self.conns.push(blank);
+        }
+        if let Some(slot) = self.conns.get_mut(usize::from(conn)) {
+            *slot = Conn { known: true, ..blank };
+        }
+        if let Some(call) = self.calls.get(usize::from(call)).copied() {
+            // One key and one request for all attempts, and none after it was told the end.
+            self.require(call.key == key && call.print == print, I::S38, key);
+            self.require(!call.told && call.end.is_none(), I::S38, key);
+        }
+    }
+
+    pub(super) fn heard(&mut self, call: u16, class: Class, status: u16) {
+        let (told, answered) = match class {
+            // A kept 5xx is an answer, but a client cannot tell it from one that will pass.
+            Class::First | Class::Replay => (status < 500, true),
+            Class::Gone | Class::Mismatch => (true, true),
+            Class::Released
+            | Class::InProgress
+            | Class::Unknown
+            | Class::Unavailable
+            | Class::Unreachable => (false, false),
+        };
+        if let Some(call) = self.calls.get_mut(usize::from(call)) {
+            call.told |= told;
+            call.answered |= answered;
+        }
+    }
+
+    pub(super) fn call_ended(&mut self, call: u16, end: CallEnd) {
+        if let Some(call) = self.calls.get_mut(usize::from(call)) {
+            call.end = Some(end);
+        }
+        match end {
+            CallEnd::Done => {}
+            CallEnd::OutcomeUnknown => self.reach(Sometimes::CallInDoubt),
+            CallEnd::GaveUp => self.reach(Sometimes::CallGivesUp),
+        }
+    }
+
+    /// Where the request stood when its client went away.
+    pub(super) fn disconnected(&mut self, conn: u16) {
+        let grant = self.grants.iter().rfind(|grant| grant.conn == conn);
+        let reached = match grant {
+            None => Sometimes::DisconnectBeforeGrant,
+            Some(grant) if !grant.acknowledged => Sometimes::DisconnectUnacknowledged,
+            Some(grant) if !grant.sent => Sometimes::DisconnectBeforeSend,
+            Some(grant) if grant.effects == 0 => Sometimes::DisconnectBeforeEffect,
+            Some(grant) if grant.end == GrantEnd::Open => Sometimes::DisconnectBeforeSettle,
+            Some(_) => Sometimes::DisconnectBeforeAnswer,
+        };
+        self.reach(reached);
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        conn: u16,
+        class: Class,
+        status: u16,
+        body: u16,
+        retry_after: u16,
+    ) {
+        let Some(open) = self.conns.get_mut(usize::from(conn)) else {
+            return self.violate(I::S6, None);
+        };
+        open.answered = true;
+        let open = *open;
+        let key = open.key;
+        self.require(open.failed == (class == Class::Unavailable), I::S14, key);
+        match class {
+            Class::First | Class::Replay => self.final_answer(open, class, status, body),
+            Class::Gone => {
+                self.reach(Sometimes::NotKept);
+                let gone = self.lived(open, |generation| generation.not_kept);
+                self.require(gone, I::S17, key);
+                self.same_request(open);
+            }
+            Class::Mismatch => {
+                let print = open.print;
+                let other = self.lived(open, |generation| generation.print != print);
+                self.require(other, I::S7, key);
+                self.note_mismatch(key);
+            }
+            Class::InProgress => {
+                self.same_request(open);
+                // The lease is as long as the store's clock says, also where that was turned back.
+                let left = self.rules.lease_ms + self.clock_back_ms;
+                let fits = (1..=left.div_ceil(1_000)).contains(&u64::from(retry_after));
+                self.require(fits, I::L4, key);
+            }
+            Class::Unknown => {
+                self.same_request(open);
+                self.require(retry_after > 0, I::L4, key);
+            }
+            Class::Unavailable | Class::Unreachable => {
+                self.require(retry_after > 0, I::L4, key);
+            }
+            Class::Released => {}
+        }
+    }
+
+    fn final_answer(&mut self, conn: Conn, class: Class, status: u16, body: u16) {
+        let key = conn.key;
+        self.require(body & TRUNCATED == 0, I::S16, key);
+        let Some(exec) = self.execs.get(usize::from(body & !TRUNCATED)).copied() else {
+            return self.violate(I::S6, Some(key));
+        };
+        self.require(exec.key / NAMES == key / NAMES, I::S8, key);
+        let same = exec.key == key && exec.print == conn.print;
+        self.require(same && (exec.replied.is_some() || exec.effect), I::S6, key);
+        self.require(exec.durable, I::S4, key);
+        let Some(generation) = self
+            .grant(Some(exec.key), exec.fence)
+            .and_then(|at| self.grants.get(at))
+            .map(|grant| grant.generation)
+        else {
+            return self.violate(I::S6, Some(key));
+        };
+        let Some(lived) = self.generations.get_mut(usize::from(generation)) else { return };
+        let before = lived.last_final.replace((status, body));
+        let over = lived.ended.is_some_and(|ended| ended < conn.invoked);
+        let waited = lived.completed.is_some_and(|completed| completed > conn.invoked);
+        self.require(before.is_none_or(|before| before == (status, body)), I::S5, key);
+        let rule = match self.rules.profile {
+            Profile::Cached => I::S26,
+            Profile::Durable | Profile::SingleOwner | Profile::FailOver => I::S23,
+        };
+        self.require(!over, rule, key);
+        if class == Class::Replay && waited {
+            self.reach(Sometimes::WaiterServed);
+        }
+    }
+
+    /// Whoever is told about the request's own state must have asked for that request.
+    fn same_request(&mut self, conn: Conn) {
+        let same = self.lived(conn, |generation| generation.print == conn.print);
+        self.require(same, I::S7, conn.key);
+    }
+
+    /// Whether a generation of the key of which this is true lived while the request was under
+    /// way.
+    fn lived(&self, conn: Conn, holds: impl Fn(&super::Generation) -> bool) -> bool {
+        self.generations.iter().any(|generation| {
+            generation.key == conn.key
+                && generation.ended.is_none_or(|ended| ended > conn.invoked)
+                && holds(generation)
+        })
+    }
+
+    fn note_mismatch(&mut self, key: u8) {
+        use retrysafe_core::record::Standing as S;
+        if let Some(live) = self.live(key) {
+            self.reach(match live.standing {
+                S::InProgress => Sometimes::MismatchRunning,
+                S::Unknown => Sometimes::MismatchUnknown,
+                S::FailedRetryable => Sometimes::MismatchReleased,
+                S::Completed => Sometimes::MismatchCompleted,
+            });
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What may be executed, and what must follow from it?
+//!
+//! The rules about grants, sends, effects and settles.
+
+use retrysafe_core::policy::OnServerError;
+use retrysafe_core::record::Standing;
+
+use super::invariant::Invariant as I;
+use super::records::is_decided;
+use super::{Checker, Exec, Got, Grant, GrantEnd, Sometimes};
+use crate::history::{Found, NONE, SaidSo, SettleHeard, TRUNCATED};
+
+/// Answers that depend on the moment, by the project's own page; not taken from its code.
+const MOMENTARY: [u16; 8] = [401, 403, 404, 407, 408, 421, 425, 429];
+
+impl Checker {
+    pub(super) fn booted(&mut self, gateway: u8, epoch: u16) {
+        if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
+            (gateway.up, gateway.epoch) = (true, epoch);
+        }
+    }
+
+    pub(super) fn crashed(&mut self, gateway: u8) {
+        let Some(crashed) = self.gateways.get_mut(usize::from(gateway)) else { return };
+        crashed.up = false;
+        let epoch = crashed.epoch;
+        for at in 0..self.grants.len() {
+            let Some(grant) = self.grants.get(at) else { continue };
+            let open = grant.acknowledged && grant.end == GrantEnd::Open && grant.asked.is_none();
+            if open && grant.gateway == gateway && grant.epoch == epoch {
+                let reached = match (grant.sent, grant.effects) {
+                    (false, _) => Sometimes::CrashBeforeSend,
+                    (true, 0) => Sometimes::CrashBeforeEffect,
+                    (true, _) => Sometimes::CrashAfterEffect,
+                };
+                self.reach(reached);
+            }
+        }
+    }
+
+    pub(super) fn begun(&mut self, conn: u16, gateway: u8, epoch: u16, fence: u32) {
+        let key = self.conns.get(usize::from(conn)).map(|conn| conn.key);
+        let Some(grant) = self.grant(None, fence).and_then(|at| self.grants.get_mut(at)) else {
+            return self.violate(I::S3, key);
+        };
+        let again = std::mem::replace(&mut grant.acknowledged, true);
+        let mine = grant.gateway == gateway && grant.epoch == epoch && grant.conn == conn;
+        let key = grant.key;
+        self.require(mine, I::S3, key);
+        self.require(!again, I::S2, key);
+    }
+
+    pub(super) fn begin_failed(&mut self, conn: u16, ambiguous: bool) {
+        if let Some(conn) = self.conns.get_mut(usize::from(conn)) {
+            conn.failed = true;
+        }
+        self.reach(match ambiguous {
+            true => Sometimes::AmbiguousBegin,
+            false => Sometimes::BeginRefused,
+        });
+    }
+
+    pub(super) fn unsent(&mut self, fence: u32, late: bool) {
+        if late {
+            self.reach(Sometimes::LeaseStopsSend);
+        }
+        if let Some(grant) = self.grant(None, fence).and_then(|at| self.grants.get_mut(at)) {
+            grant.unsent = true;
+        }
+    }
+
+    pub(super) fn sent(&mut self, conn: u16, fence: u32, gateway: u8, epoch: u16) {
+        let opened = self.conns.get(usize::from(conn)).copied();
+        let key = opened.map(|conn| conn.key);
+        if opened.is_some_and(|conn| conn.failed) {
+            return self.violate(I::S14, key);
+        }
+        let alive = self.is_alive(gateway, epoch);
+        let Some(grant) = self.grant(None, fence).and_then(|at| self.grants.get_mut(at)) else {
+            return self.violate(I::S3, key);
+        };
+        let again = std::mem::replace(&mut grant.sent, true);
+        let (key, asked) = (grant.key, grant.asked.is_some());
+        let mine = grant.acknowledged && grant.gateway == gateway && grant.epoch == epoch;
+        let (withdrawn, unsent) = (grant.end == GrantEnd::Withdrawn, grant.unsent);
+        self.require(mine && alive, I::S3, key);
+        self.require(!withdrawn, I::S14, key);
+        self.require(!unsent, I::S15, key);
+        if again {
+            self.violate(if asked { I::S15 } else { I::S2 }, Some(key));
+        }
+    }
+
+    pub(super) fn ran(&mut self, exec: u16, key: u8, fence: u32, print: u8) {
+        let at = self.grant(None, fence);
+        let granted = at.and_then(|at| self.grants.get(at)).copied();
+        match granted {
+            None => self.violate(I::S3, Some(key)),
+            Some(grant) => {
+                self.require(grant.sent, I::S3, key);
+                self.require(grant.key == key, I::S8, key);
+                self.require(grant.exec.is_none(), I::S2, key);
+                let print_of = self.generation(grant.generation).map(|generation| generation.print);
+                self.require(print_of == Some(print), I::S7, key);
+                let overlaps = self.grants.iter().any(|other| self.overlaps(other, &grant));
+                self.require(!overlaps, I::S2, key);
+            }
+        }
+        if let Some(grant) = at.and_then(|at| self.grants.get_mut(at)) {
+            grant.exec = Some(exec);
+        }
+        // Executions that never reached the upstream have no number here; they are left blank.
+        while self.execs.len() <= usize::from(exec) {
+            self.execs.push(Exec {
+                key,
+                fence: 0,
+                print,
+                open: false,
+                effect: false,
+                replied: None,
+                got: Got::Nothing,
+                durable: false,
+            });
+        }
+        if let Some(slot) = self.execs.get_mut(usize::from(exec)) {
+            let got = slot.got;
+            *slot = Exec { key, fence, print, open: true, got, ..*slot };
+        }
+    }
+
+    /// Whether another execution of the generation is going on that could still take effect, and
+    /// that nobody has answered for.
+    fn overlaps(&self, other: &Grant, grant: &Grant) -> bool {
+        let harmless = |end| match end {
+            GrantEnd::Judged(Found::Burnt | Found::OperatorSaysNot) => true,
+            GrantEnd::Judged(Found::Effect | Found::Absence | Found::OperatorSaysDone)
+            | GrantEnd::Open
+            | GrantEnd::Settled(_)
+            | GrantEnd::Withdrawn => false,
+        };
+        other.generation == grant.generation
+            && other.fence != grant.fence
+            && !harmless(other.end)
+            && !harmless(grant.end)
+            && other
+                .exec
+                .and_then(|exec| self.execs.get(usize::from(exec)))
+                .is_some_and(|exec| exec.open)
+    }
+
+    pub(super) fn effect(&mut self, exec: u16) {
+        let Some(ran) = self.execs.get_mut(usize::from(exec)) else {
+            return self.violate(I::S3, None);
+        };
+        ran.effect = true;
+        let (key, fence, got) = (ran.key, ran.fence, ran.got);
+        if got == Got::TimedOut {
+            self.reach(Sometimes::LateEffect);
+        }
+        let Some(grant) = self.grant(Some(key), fence).and_then(|at| self.grants.get_mut(at))
+        else {
+            return;
+        };
+        grant.effects = grant.effects.saturating_add(1);
+        let (again, end) = (grant.effects > 1, grant.end);
+        self.require(!again, I::S2, key);
+        let contradicts = matches!(end, GrantEnd::Judged(Found::Burnt | Found::Absence));
+        self.require(!contradicts, I::S12, key);
+    }
+
+    pub(super) fn replied(&mut self, exec: u16, status: u16, said: SaidSo, large: bool) {
+        // A request that bounced has not run: it is only known from its answer.
+        while self.execs.len() <= usize::from(exec) {
+            self.execs.push(Exec {
+                key: 0,
+                fence: 0,
+                print: 0,
+                open: false,
+                effect: false,
+                replied: None,
+                got: Got::Nothing,
+                durable: false,
+            });
+        }
+        if let Some(ran) = self.execs.get_mut(usize::from(exec)) {
+            ran.open = false;
+            ran.replied = Some((status, said, large));
+        }
+    }
+
+    pub(super) fn panicked(&mut self, exec: u16) {
+        let Some(ran) = self.execs.get_mut(usize::from(exec)) else { return };
+        ran.open = false;
+        let effect = ran.effect;
+        self.reach(match effect {
+            true => Sometimes::PanicAfterEffect,
+            false => Sometimes::PanicBeforeEffect,
+        });
+    }
+
+    pub(super) fn got(&mut self, exec: u16, got: Got) {
+        while self.execs.len() <= usize::from(exec) {
+            self.replied(exec, 0, SaidSo::Nothing, false);
+        }
+        if got == Got::Part {
+            self.reach(Sometimes::TruncatedAnswer);
+        }
+        if let Some(ran) = self.execs.get_mut(usize::from(exec)) {
+            ran.got = got;
+        }
+    }
+
+    /// The owner says how it ended: that must be what it saw, judged by the policy.
+    pub(super) fn settle_asked(&mut self, fence: u32, standing: Standing, body: u16) {
+        let Some(at) = self.grant(None, fence) else { return self.violate(I::S3, None) };
+        let Some(grant) = self.grants.get_mut(at) else { return };
+        let asked = grant.asked.replace((standing, body));
+        let (key, sent, exec) = (grant.key, grant.sent, grant.exec);
+        if let Some(asked) = asked {
+            return self.require(asked == (standing, body), I::S15, key);
+        }
+        if !sent {
+            return self.require(standing == Standing::FailedRetryable, I::S21, key);
+        }
+        let Some(ran) = exec.and_then(|exec| self.execs.get(usize::from(exec))).copied() else {
+            // Sent and never arrived, or bounced: then there is no body to keep.
+            return self.require(body == NONE, I::S6, key);
+        };
+        self.require(body == NONE || body & TRUNCATED == 0, I::S16, key);
+        let large = ran.replied.is_some_and(|(_, _, large)| large);
+        match ran.got {
+            Got::Panic => self.require(standing == Standing::Unknown, I::S20, key),
+            Got::Part => self.require(standing == Standing::Unknown, I::S16, key),
+            Got::TimedOut | Got::Nothing => {
+                self.require(standing == Standing::Unknown, I::S21, key);
+            }
+            Got::Whole => {
+                let want = ran.replied.map(|(status, said, _)| self.means(status, said));
+                let rule = if large { I::S17 } else { I::S21 };
+                self.require(want == Some(standing), rule, key);
+                if standing == Standing::Completed && large {
+                    self.require(body == NONE, I::S17, key);
+                } else if standing == Standing::Completed {
+                    self.require(Some(body) == exec, I::S6, key);
+                }
+            }
+        }
+    }
+
+    /// What a whole answer means, by the project's own page.
+    fn means(&self, status: u16, said: SaidSo) -> Standing {
+        match said {
+            SaidSo::Completed => return Standing::Completed,
+            SaidSo::Retryable => return Standing::FailedRetryable,
+            SaidSo::Unknown => return Standing::Unknown,
+            SaidSo::Nothing => {}
+        }
+        match status {
+            502 | 504 => Standing::Unknown,
+            500.. => match self.rules.on_server_error {
+                OnServerError::Release => Standing::FailedRetryable,
+                OnServerError::Store => Standing::Completed,
+                OnServerError::Unknown => Standing::Unknown,
+            },
+            status if MOMENTARY.contains(&status) => Standing::FailedRetryable,
+            _ => Standing::Completed,
+        }
+    }
+
+    pub(super) fn settle_heard(&mut self, fence: u32, heard: SettleHeard) {
+        let Some(grant) = self.grant(None, fence).and_then(|at| self.grants.get(at)).copied()
+        else {
+            return self.violate(I::S3, None);
+        };
+        // A retention that has ever been over may have been over when the settle looked.
+        let live = self.live(grant.key).filter(|live| {
+            live.fence == fence && (!is_decided(live.standing) || self.clock_max < live.until)
+        });
+        let mine_holds = grant.asked.is_some_and(|(standing, _)| {
+            live.is_some_and(|live| live.standing == standing && is_decided(standing))
+        });
+        match heard {
+            SettleHeard::Done => {}
+            SettleHeard::Lost { contradiction } => {
+                self.reach(Sometimes::LateSettleRefused);
+                if contradiction {
+                    self.reach(Sometimes::Contradiction);
+                }
+                // The truth may be refused only where somebody else has decided.
+                let undecided = live.is_some_and(|live| !is_decided(live.standing));
+                self.require(!undecided, I::S12, grant.key);
+                // What was said before and holds is not lost.
+                self.require(!mine_holds, I::S15, grant.key);
+            }
+            SettleHeard::Failed { ambiguous } => {
+                if ambiguous && mine_holds {
+                    self.reach(Sometimes::AmbiguousSettle);
+                }
+            }
+        }
+    }
+
+    /// Whether an effect under this grant does not count: policy, handler or operator let the
+    /// request run again though it may have taken effect.
+    pub(super) fn was_released(&self, grant: &Grant) -> bool {
+        let replied = grant
+            .exec
+            .and_then(|exec| self.execs.get(usize::from(exec)))
+            .and_then(|exec| exec.replied);
+        match (grant.end, replied) {
+            (GrantEnd::Judged(Found::OperatorSaysNot), _) => true,
+            (GrantEnd::Settled(Standing::FailedRetryable), Some((_, SaidSo::Retryable, _))) => true,
+            (GrantEnd::Settled(Standing::FailedRetryable), Some((500.., SaidSo::Nothing, _))) => {
+                self.rules.on_server_error == OnServerError::Release
+            }
+            (
+                GrantEnd::Settled(_)
+                | GrantEnd::Open
+                | GrantEnd::Withdrawn
+                | GrantEnd::Judged(
+                    Found::Effect | Found::Burnt | Found::Absence | Found::OperatorSaysDone,
+                ),
+                _,
+            ) => false,
+        }
+    }
+}

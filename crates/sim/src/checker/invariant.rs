@@ -1,0 +1,108 @@
+//! Which promises are judged?
+//!
+//! The numbered invariants of the project that a history of records, executions and answers can
+//! break. Those about bytes on sockets, SQL or files are tested where those live.
+
+use std::fmt;
+
+macro_rules! invariants {
+    ($($name:ident $statement:literal),* $(,)?) => {
+        /// A promise.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Invariant { $(#[doc = $statement] $name),* }
+
+        impl Invariant {
+            /// All that are judged.
+            #[cfg(test)]
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its number.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),* }
+            }
+
+            /// What it says.
+            pub const fn statement(self) -> &'static str {
+                match self { $(Self::$name => $statement),* }
+            }
+        }
+    };
+}
+
+invariants! {
+    S1 "at most one effect per generation, but for what policy, handler or operator released",
+    S2 "no fence is executed twice, and no two executions of a generation overlap",
+    S3 "only a gateway that was granted a fence in its present life sends with it",
+    S4 "a first answer leaves only after it is durable",
+    S5 "all final answers of a generation are the same",
+    S6 "every final answer is that of an execution of this very request",
+    S7 "another request under a live key is refused, and only then",
+    S8 "no scope sees another scope's execution",
+    S9 "no caller leads from unknown to execution",
+    S10 "the end of a lease alone leads to no execution",
+    S11 "fences and versions rise for ever; who lost its fence changes nothing",
+    S12 "a late owner is heard while nobody has decided, and refused afterwards; proof is never contradicted",
+    S13 "a verdict rests on evidence about the very attempt that it decides",
+    S14 "no execution after a begin that failed",
+    S15 "an ambiguous settle is repeated as it was, and nothing is executed for it",
+    S16 "an answer that broke off is never kept",
+    S17 "an answer too large to keep ends the request all the same",
+    S19 "a disconnect stops neither execution nor settling",
+    S20 "a panic leaves the outcome unknown",
+    S21 "every end of an execution leads to the declared state",
+    S22 "no settled record ends before its time, and no other one ever",
+    S23 "a replay is of a generation that lived when it was asked for",
+    S24 "only the store's clock ends leases",
+    S26 "the cache serves nothing that the store would not",
+    S30 "what is decided stays decided",
+    S38 "a client uses one key per call, stops when told to, and does not take doubt for failure",
+    L1 "a record of a dead owner leaves in_progress",
+    L2 "a patient client gets its answer",
+    L3 "every unknown is decided or on a person's list",
+    L4 "a refusal says when to come back, not later than the lease",
+}
+
+impl Invariant {
+    /// Whether a store that forgets acknowledged writes must break it. The other ones hold even
+    /// then.
+    pub const fn rests_on_memory(self) -> bool {
+        match self {
+            Self::S1
+            | Self::S2
+            | Self::S4
+            | Self::S5
+            | Self::S6
+            | Self::S7
+            | Self::S9
+            | Self::S12
+            | Self::S13
+            | Self::S15
+            | Self::S17
+            | Self::S22
+            | Self::S23
+            | Self::S30 => true,
+            Self::S3
+            | Self::S8
+            | Self::S10
+            | Self::S11
+            | Self::S14
+            | Self::S16
+            | Self::S19
+            | Self::S20
+            | Self::S21
+            | Self::S24
+            | Self::S26
+            | Self::S38
+            | Self::L1
+            | Self::L2
+            | Self::L3
+            | Self::L4 => false,
+        }
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.statement())
+    }
+}

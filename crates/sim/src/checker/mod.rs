@@ -1,0 +1,378 @@
+//! Did anything happen that must not?
+//!
+//! Judges one history from its log alone, entry by entry, in one pass. It shares no code with the
+//! actors and asks nothing of the product: its own tables say what may follow what. Each rule names
+//! the invariant that it judges. What belongs to one record is in [`records`], to one execution in
+//! [`executions`], to one caller in [`answers`]; [`ending`] asks what must hold when all is over.
+
+mod answers;
+mod ending;
+mod executions;
+mod invariant;
+mod reached;
+mod records;
+#[cfg(test)]
+mod tests;
+
+pub use invariant::Invariant;
+pub use reached::{Reached, Sometimes};
+
+use retrysafe_core::policy::{Absence, OnServerError};
+use retrysafe_core::record::Standing;
+
+use crate::history::{Entry, Found, SaidSo, What};
+use crate::options::{GATEWAYS, NAMES, Options, Profile, SCOPES};
+
+/// What the history was promised to obey.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    pub profile: Profile,
+    pub on_server_error: OnServerError,
+    pub absence: Absence,
+    pub settle_ms: u64,
+    pub lease_ms: u64,
+    pub ttl_ms: u64,
+    pub operator: bool,
+}
+
+/// A broken invariant, where it broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub invariant: Invariant,
+    pub key: Option<u8>,
+    /// The number of the entry at which it showed.
+    pub entry: usize,
+}
+
+/// The checker, with memory that it uses again.
+pub struct Checker {
+    rules: Rules,
+    /// The present entry.
+    at: u64,
+    entry: usize,
+    keys: Vec<Key>,
+    generations: Vec<Generation>,
+    grants: Vec<Grant>,
+    execs: Vec<Exec>,
+    conns: Vec<Conn>,
+    calls: Vec<Call>,
+    gateways: Vec<Gateway>,
+    burnt: Vec<(u8, u32)>,
+    dead_letters: Vec<u32>,
+    clock_offset: i64,
+    clock_max: u64,
+    clock_back_ms: u64,
+    version_max: u32,
+    healed_at: Option<u64>,
+    violations: Vec<Violation>,
+    documented: u32,
+    reached: Reached,
+}
+
+/// What is known of one record, present or not.
+#[derive(Clone, Copy, Default)]
+struct Key {
+    live: Option<Live>,
+    fence_max: u32,
+    /// The generation that was taken away before its time.
+    robbed: Option<u16>,
+    /// Whether a fail-over has forgotten some of it.
+    tainted: bool,
+}
+
+/// A record that exists.
+#[derive(Clone, Copy)]
+struct Live {
+    generation: u16,
+    standing: Standing,
+    fence: u32,
+    until: u64,
+    /// Since when it is unknown, by the recorder's clock.
+    unknown_since: u64,
+}
+
+/// From one insert of a record to its end.
+#[derive(Clone, Copy)]
+struct Generation {
+    key: u8,
+    print: u8,
+    ended: Option<usize>,
+    completed: Option<usize>,
+    not_kept: bool,
+    last_final: Option<(u16, u16)>,
+}
+
+/// One right to execute.
+#[derive(Clone, Copy)]
+struct Grant {
+    fence: u32,
+    key: u8,
+    generation: u16,
+    gateway: u8,
+    epoch: u16,
+    conn: u16,
+    acknowledged: bool,
+    sent: bool,
+    unsent: bool,
+    exec: Option<u16>,
+    effects: u8,
+    asked: Option<(Standing, u16)>,
+    end: GrantEnd,
+}
+
+/// How a right to execute ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GrantEnd {
+    Open,
+    Settled(Standing),
+    Withdrawn,
+    Judged(Found),
+}
+
+/// What the upstream did.
+#[derive(Clone, Copy)]
+struct Exec {
+    key: u8,
+    fence: u32,
+    print: u8,
+    open: bool,
+    effect: bool,
+    replied: Option<(u16, SaidSo, bool)>,
+    got: Got,
+    durable: bool,
+}
+
+/// What a gateway had from its upstream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Got {
+    Nothing,
+    Whole,
+    Part,
+    Panic,
+    TimedOut,
+}
+
+/// One attempt of a client.
+#[derive(Clone, Copy)]
+struct Conn {
+    call: u16,
+    key: u8,
+    print: u8,
+    gateway: u8,
+    invoked: usize,
+    failed: bool,
+    answered: bool,
+    known: bool,
+}
+
+/// One call of a client.
+#[derive(Clone, Copy)]
+struct Call {
+    key: u8,
+    print: u8,
+    began_at: u64,
+    /// Whether it was told that no further attempt will change anything.
+    told: bool,
+    answered: bool,
+    end: Option<crate::history::CallEnd>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Gateway {
+    up: bool,
+    epoch: u16,
+}
+
+impl Rules {
+    pub fn of(options: &Options) -> Self {
+        Self {
+            profile: options.profile,
+            on_server_error: options.on_server_error,
+            absence: options.absence,
+            settle_ms: options.settle_ms(),
+            lease_ms: options.lease_ms,
+            ttl_ms: options.ttl_ms,
+            operator: options.operator,
+        }
+    }
+}
+
+/// What became of a history.
+#[derive(Clone, Copy, Debug)]
+pub struct Judgement<'a> {
+    pub violations: &'a [Violation],
+    /// Findings that the weaker promise of a profile documents.
+    pub documented: u32,
+    pub reached: Reached,
+}
+
+impl Checker {
+    pub fn new() -> Self {
+        Self {
+            rules: Rules::of(&Options::of(0, None, None)),
+            at: 0,
+            entry: 0,
+            keys: Vec::new(),
+            generations: Vec::with_capacity(32),
+            grants: Vec::with_capacity(64),
+            execs: Vec::with_capacity(64),
+            conns: Vec::with_capacity(64),
+            calls: Vec::with_capacity(32),
+            gateways: Vec::new(),
+            burnt: Vec::new(),
+            dead_letters: Vec::new(),
+            clock_offset: 0,
+            clock_max: 0,
+            clock_back_ms: 0,
+            version_max: 0,
+            healed_at: None,
+            violations: Vec::new(),
+            documented: 0,
+            reached: Reached::default(),
+        }
+    }
+
+    /// Judges a history.
+    pub fn judge(&mut self, rules: Rules, log: &[Entry]) -> Judgement<'_> {
+        self.reset(rules);
+        for (number, entry) in log.iter().enumerate() {
+            (self.at, self.entry) = (entry.at, number);
+            self.tick();
+            self.see(&entry.what);
+        }
+        Judgement {
+            violations: &self.violations,
+            documented: self.documented,
+            reached: self.reached,
+        }
+    }
+
+    fn reset(&mut self, rules: Rules) {
+        self.rules = rules;
+        self.keys.clear();
+        self.keys.resize(usize::from(SCOPES * NAMES), Key::default());
+        self.gateways.clear();
+        self.gateways.resize(usize::from(GATEWAYS), Gateway::default());
+        self.generations.clear();
+        self.grants.clear();
+        self.execs.clear();
+        self.conns.clear();
+        self.calls.clear();
+        self.burnt.clear();
+        self.dead_letters.clear();
+        (self.clock_offset, self.clock_max, self.clock_back_ms) = (0, 0, 0);
+        self.version_max = 0;
+        self.healed_at = None;
+        self.violations.clear();
+        self.documented = 0;
+        self.reached = Reached::default();
+    }
+
+    fn see(&mut self, what: &What) {
+        match *what {
+            What::Booted { gateway, epoch } => self.booted(gateway, epoch),
+            What::Crashed { gateway } => self.crashed(gateway),
+            What::Jumped { by } => self.jumped(by),
+            What::Healed => self.healed_at = Some(self.at),
+            What::Ended => self.ended(),
+            What::FailedOver => self.reach(Sometimes::FailOver),
+            What::Forgotten { key } => self.forgotten(key),
+            What::Paused { .. }
+            | What::Resumed { .. }
+            | What::Strayed { .. }
+            | What::CutOff { .. }
+            | What::Flushed => {}
+
+            What::Called { call, key, print } => self.called(call, key, print),
+            What::Invoked { call, conn, key, print, gateway } => {
+                self.invoked(call, conn, key, print, gateway);
+            }
+            What::Heard { call, class, status, .. } => self.heard(call, class, status),
+            What::NotConnected { .. } | What::NotHeard { .. } => {}
+            What::CallEnded { call, end } => self.call_ended(call, end),
+            What::Disconnected { conn } => self.disconnected(conn),
+
+            What::Begun { conn, gateway, epoch, fence } => self.begun(conn, gateway, epoch, fence),
+            What::BeginFailed { conn, ambiguous } => self.begin_failed(conn, ambiguous),
+            What::Unsent { fence, late } => self.unsent(fence, late),
+            What::Sent { conn, fence, gateway, epoch, .. } => {
+                self.sent(conn, fence, gateway, epoch);
+            }
+            What::GotAnswer { exec, whole } => {
+                self.got(exec, if whole { Got::Whole } else { Got::Part });
+            }
+            What::GotPanic { exec } => self.got(exec, Got::Panic),
+            What::GaveUp { exec } => self.got(exec, Got::TimedOut),
+            What::SettleAsked { fence, standing, body } => self.settle_asked(fence, standing, body),
+            What::SettleHeard { fence, heard } => self.settle_heard(fence, heard),
+            What::Answered { conn, class, status, body, retry_after } => {
+                self.answered(conn, class, status, body, retry_after);
+            }
+            What::CacheServed { .. } => self.reach(Sometimes::CacheServes),
+            What::CacheRefused { .. } => self.reach(Sometimes::CacheStale),
+
+            What::Ran { exec, key, fence, print } => self.ran(exec, key, fence, print),
+            What::Effect { exec } => self.effect(exec),
+            What::Replied { exec, status, said, large } => self.replied(exec, status, said, large),
+            What::Panicked { exec } => self.panicked(exec),
+            What::Bounced { .. } => self.reach(Sometimes::BurntRequestBounces),
+            What::Burnt { key, fence } => self.burnt.push((key, fence)),
+
+            What::Wrote(wrote) => self.wrote(&wrote),
+            What::Reaped { key, now } => self.reaped(key, now),
+            What::Deleted { key } => self.deleted(key),
+            What::Ruled { done, .. } => {
+                if !done {
+                    self.reach(Sometimes::VerdictRefused);
+                }
+            }
+            What::DeadLettered { fence, .. } => {
+                self.reach(Sometimes::DeadLetter);
+                self.dead_letters.push(fence);
+            }
+        }
+    }
+
+    fn reach(&mut self, what: Sometimes) {
+        self.reached.add(what);
+    }
+
+    /// Notes a broken invariant. What a fail-over has forgotten is documented, except for the
+    /// promises that do not depend on memory.
+    fn violate(&mut self, invariant: Invariant, key: Option<u8>) {
+        let tainted =
+            key.and_then(|key| self.keys.get(usize::from(key))).is_some_and(|key| key.tainted);
+        if tainted && invariant.rests_on_memory() {
+            self.documented += 1;
+        } else {
+            self.violations.push(Violation { invariant, key, entry: self.entry });
+        }
+    }
+
+    fn require(&mut self, holds: bool, invariant: Invariant, key: u8) {
+        if !holds {
+            self.violate(invariant, Some(key));
+        }
+    }
+
+    fn live(&self, key: u8) -> Option<Live> {
+        self.keys.get(usize::from(key)).and_then(|key| key.live)
+    }
+
+    fn generation(&self, number: u16) -> Option<&Generation> {
+        self.generations.get(usize::from(number))
+    }
+
+    /// The grant of a fence. Fences rise, so the latest is the last.
+    fn grant(&self, key: Option<u8>, fence: u32) -> Option<usize> {
+        self.grants
+            .iter()
+            .rposition(|grant| grant.fence == fence && key.is_none_or(|key| key == grant.key))
+    }
+
+    fn is_alive(&self, gateway: u8, epoch: u16) -> bool {
+        self.gateways
+            .get(usize::from(gateway))
+            .is_some_and(|gateway| gateway.up && gateway.epoch == epoch)
+    }
+}

@@ -1,0 +1,284 @@
+//! What is recorded?
+//!
+//! One append-only log of small structs, by one recorder whose clock never errs. It is written where
+//! messages enter and leave the parts of the simulation: by the simulated store when it applies a
+//! write, by the upstream when it takes effect, at the sockets of gateways and clients. The product
+//! writes nothing into it, and the checker reads nothing else.
+
+use retrysafe_core::record::Standing;
+
+/// What the store's clock shows when the recorder's shows zero. It can be turned back from there.
+pub const STORE_EPOCH_MS: u64 = 1_000_000_000_000;
+
+/// No execution, no answer, nobody.
+pub const NONE: u16 = u16::MAX;
+
+/// The mark of a body that broke off.
+pub const TRUNCATED: u16 = 0x4000;
+
+/// The gateway number of those who are not in a gateway.
+pub const OUTSIDE: u8 = u8::MAX;
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When, by the recorder's clock, in milliseconds.
+    pub at: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What can happen. Keys are numbered over all scopes; connections (one per attempt), executions
+/// and calls from zero in each history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A gateway process starts.
+    Booted { gateway: u8, epoch: u16 },
+    /// A gateway process dies.
+    Crashed { gateway: u8 },
+    /// A gateway process stands still.
+    Paused { gateway: u8 },
+    /// It goes on.
+    Resumed { gateway: u8 },
+    /// A gateway's own clocks go wrong.
+    Strayed { gateway: u8 },
+    /// A gateway cannot reach the store for a while.
+    CutOff { gateway: u8 },
+    /// The store's clock is set, by this much.
+    Jumped { by: i64 },
+    /// The cache is empty.
+    Flushed,
+    /// The store failed over and forgot the writes that follow here.
+    FailedOver,
+    /// The fail-over has forgotten that this record exists.
+    Forgotten { key: u8 },
+    /// Every fault ends here; what was broken is repaired.
+    Healed,
+    /// The history ends here.
+    Ended,
+
+    /// A client makes a call.
+    Called { call: u16, key: u8, print: u8 },
+    /// It makes an attempt.
+    Invoked { call: u16, conn: u16, key: u8, print: u8, gateway: u8 },
+    /// It could not connect.
+    NotConnected { call: u16 },
+    /// It heard this answer.
+    Heard { call: u16, conn: u16, class: Class, status: u16, body: u16 },
+    /// It heard nothing, or its connection broke.
+    NotHeard { call: u16, conn: u16 },
+    /// It is done with the call.
+    CallEnded { call: u16, end: CallEnd },
+    /// It went away while the gateway was working for it.
+    Disconnected { conn: u16 },
+
+    /// A gateway was told that it may execute.
+    Begun { conn: u16, gateway: u8, epoch: u16, fence: u32 },
+    /// A gateway's begin failed, perhaps after it was applied.
+    BeginFailed { conn: u16, ambiguous: bool },
+    /// A gateway did not send what it had begun: its lease was over, or nobody listened.
+    Unsent { fence: u32, late: bool },
+    /// A gateway sends the request on.
+    Sent { conn: u16, key: u8, fence: u32, gateway: u8, epoch: u16 },
+    /// A gateway has an answer from upstream, whole or not.
+    GotAnswer { exec: u16, whole: bool },
+    /// A gateway's handler panicked.
+    GotPanic { exec: u16 },
+    /// A gateway stops waiting for its upstream.
+    GaveUp { exec: u16 },
+    /// A gateway asks the store to settle.
+    SettleAsked { fence: u32, standing: Standing, body: u16 },
+    /// What became of it.
+    SettleHeard { fence: u32, heard: SettleHeard },
+    /// A gateway answers. A replay out of the cache is marked.
+    Answered { conn: u16, class: Class, status: u16, body: u16, retry_after: u16 },
+    /// The cache answered for the store, rightly or not.
+    CacheServed { key: u8, agrees: bool },
+    /// The cache had an answer whose time is over, and it was not served.
+    CacheRefused { key: u8 },
+
+    /// The upstream starts to work on a request.
+    Ran { exec: u16, key: u8, fence: u32, print: u8 },
+    /// The effect happens: the ground truth.
+    Effect { exec: u16 },
+    /// The upstream answers. Whether that arrives is another question.
+    Replied { exec: u16, status: u16, said: SaidSo, large: bool },
+    /// The handler panics.
+    Panicked { exec: u16 },
+    /// The upstream refuses a burnt fence.
+    Bounced { key: u8, fence: u32 },
+    /// The upstream will refuse this fence and all before it.
+    Burnt { key: u8, fence: u32 },
+
+    /// The store applies a write.
+    Wrote(Wrote),
+    /// The store deletes an expired record.
+    Reaped { key: u8, now: u64 },
+    /// The store deletes a record for somebody. No product code asks for this.
+    Deleted { key: u8 },
+    /// What became of a verdict.
+    Ruled { key: u8, fence: u32, done: bool },
+    /// A reconciler has given up on a record: a person must decide.
+    DeadLettered { key: u8, fence: u32 },
+}
+
+/// A write that the store has applied, and what the record is after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrote {
+    /// Which record.
+    pub key: u8,
+    /// Who asked for it.
+    pub by: By,
+    /// What it was.
+    pub act: Act,
+    /// Where the record stands now.
+    pub standing: Standing,
+    /// What the record's request means.
+    pub print: u8,
+    /// Its version.
+    pub version: u32,
+    /// Its fence.
+    pub fence: u32,
+    /// The answer's status, if it is completed; zero if there is none.
+    pub status: u16,
+    /// The answer's body, if it is completed and kept.
+    pub body: u16,
+    /// The store's clock.
+    pub now: u64,
+    /// When its lease or its retention ends, by the store's clock.
+    pub until: u64,
+}
+
+/// Who asks the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct By {
+    /// From which gateway.
+    pub gateway: u8,
+    /// In which of its lives.
+    pub epoch: u16,
+    /// As what.
+    pub role: Role,
+}
+
+/// In which role somebody asks the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// To begin, for a connection.
+    Begin { conn: u16 },
+    /// To take back an ambiguous begin.
+    Withdraw,
+    /// As the owner who began with this fence.
+    Owner { fence: u32 },
+    /// To end leases.
+    Sweeper,
+    /// To delete expired records.
+    Reaper,
+    /// To read what is unknown.
+    Reader,
+    /// To decide, by evidence about the attempt of this fence.
+    Judge { fence: u32, evidence: Found },
+    /// To end a retention.
+    Expirer,
+    /// The store itself, when it is opened.
+    Opening,
+    /// The store itself, after a fail-over.
+    FailOver,
+}
+
+/// What a write does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// A record that was not there, or had expired.
+    Inserted,
+    /// A new owner of a record that was there.
+    Began,
+    /// A longer lease.
+    Renewed,
+    /// An outcome by its owner, or a withdrawal.
+    Settled,
+    /// Unknown without a word from the owner.
+    Doubted,
+    /// A remark on the timeline about a late result.
+    Remarked,
+    /// A lookup that learned nothing.
+    LookedUp,
+    /// A verdict.
+    Resolved,
+    /// An end of retention.
+    Expired,
+    /// What a fail-over went back to.
+    RolledBack,
+}
+
+/// What a judge goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The upstream's record of the effect, asked for or sent by itself.
+    Effect,
+    /// A refusal for good.
+    Burnt,
+    /// Nothing, after the settle time.
+    Absence,
+    /// A person's word that it was executed.
+    OperatorSaysDone,
+    /// A person's word that it was not.
+    OperatorSaysNot,
+}
+
+/// What an upstream says about its own answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaidSo {
+    /// Nothing.
+    Nothing,
+    /// Keep it.
+    Completed,
+    /// Try again.
+    Retryable,
+    /// It does not know.
+    Unknown,
+}
+
+/// What became of a settle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettleHeard {
+    /// It holds.
+    Done,
+    /// Somebody else has decided.
+    Lost { contradiction: bool },
+    /// It failed.
+    Failed { ambiguous: bool },
+}
+
+/// What kind of answer a caller gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The execution's own, for good.
+    First,
+    /// The same from the record.
+    Replay,
+    /// Executed, and the answer was not kept.
+    Gone,
+    /// The execution's own, and the next try executes again.
+    Released,
+    /// Somebody is executing it.
+    InProgress,
+    /// The key belongs to another request.
+    Mismatch,
+    /// Nobody knows.
+    Unknown,
+    /// The store is out of reach.
+    Unavailable,
+    /// The upstream is out of reach, and nothing was sent.
+    Unreachable,
+}
+
+/// How a call ended for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallEnd {
+    /// With an answer.
+    Done,
+    /// In doubt.
+    OutcomeUnknown,
+    /// Without execution.
+    GaveUp,
+}

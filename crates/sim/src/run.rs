@@ -1,0 +1,233 @@
+//! How do very many histories run?
+//!
+//! Seeds are dealt out in blocks to threads, each with its own world and checker; nothing is shared
+//! while a history runs. What is collected are counts, and the seeds of the few that fail.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::checker::{Checker, Rules, Sometimes, Violation};
+use crate::museum::Fault;
+use crate::options::{Kinds, Options, Profile};
+use crate::replay;
+use crate::world::{Cost, Executor};
+
+/// How many seeds a thread takes at once: enough that the counter does not matter, few enough that
+/// the threads end together.
+const BLOCK: u64 = 500;
+
+/// How many failing seeds are kept and shown.
+const SHOWN_MAX: usize = 3;
+
+/// How often progress is reported.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub histories: u64,
+    pub first_seed: u64,
+    pub jobs: usize,
+    pub profile: Option<Profile>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub histories: u64,
+    pub events: u64,
+    pub faults: u64,
+    pub ms: u128,
+    /// Histories with a finding that the weaker promise of their profile documents.
+    pub documented: u64,
+    /// Histories with a violation.
+    pub failed: u64,
+    pub failures: Vec<Failure>,
+    pub reached: Vec<u64>,
+}
+
+/// A history that broke a promise.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub violation: Violation,
+}
+
+/// Runs histories and judges them.
+pub struct Runner {
+    executor: Executor,
+    checker: Checker,
+}
+
+impl Runner {
+    pub fn new() -> Self {
+        Self { executor: Executor::new(), checker: Checker::new() }
+    }
+
+    /// Runs one history. Says what was broken, in the order in which it showed.
+    pub fn run(&mut self, options: &Options) -> (Vec<Violation>, Cost) {
+        let Self { executor, checker } = self;
+        executor.run(options, |log| checker.judge(Rules::of(options), log).violations.to_vec())
+    }
+
+    fn add(&mut self, options: &Options, report: &mut Report) {
+        let Self { executor, checker } = self;
+        let (reached, cost) = executor.run(options, |log| {
+            let judgement = checker.judge(Rules::of(options), log);
+            report.documented += u64::from(judgement.documented > 0);
+            if let Some(violation) = judgement.violations.first() {
+                report.failed += 1;
+                if report.failures.len() < SHOWN_MAX {
+                    report.failures.push(Failure { seed: options.seed, violation: *violation });
+                }
+            }
+            judgement.reached
+        });
+        report.histories += 1;
+        report.events += cost.events;
+        report.faults += cost.faults;
+        report.ms += u128::from(cost.ms);
+        report.reached.resize(Sometimes::ALL.len(), 0);
+        for (count, what) in report.reached.iter_mut().zip(Sometimes::ALL) {
+            *count += u64::from(reached.has(*what));
+        }
+    }
+}
+
+impl Plan {
+    /// Runs the plan on its threads.
+    pub fn run(&self, progress: &mut dyn Write) -> io::Result<Report> {
+        let next = AtomicU64::new(0);
+        let (sender, receiver) = mpsc::channel();
+        let mut report = Report::default();
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.max(1) {
+                let (sender, next) = (sender.clone(), &next);
+                scope.spawn(move || self.work(next, &sender));
+            }
+            drop(sender);
+            let mut shown = Instant::now();
+            // The channel closes when the last thread has dealt with the last block.
+            for part in receiver {
+                report.join(part);
+                if shown.elapsed() >= PROGRESS_EVERY {
+                    shown = Instant::now();
+                    let Report { histories, failed, .. } = report;
+                    let of = self.histories;
+                    writeln!(progress, "{histories} of {of} histories, {failed} violations")?;
+                }
+            }
+            Ok(report)
+        })
+    }
+
+    fn work(&self, next: &AtomicU64, done: &mpsc::Sender<Report>) {
+        let mut runner = Runner::new();
+        loop {
+            let start = next.fetch_add(BLOCK, Ordering::Relaxed);
+            if start >= self.histories {
+                return;
+            }
+            let mut report = Report::default();
+            for at in start..self.histories.min(start + BLOCK) {
+                let seed = self.first_seed + at;
+                runner.add(&Options::of(seed, self.profile, None), &mut report);
+            }
+            if done.send(report).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Report {
+    fn join(&mut self, other: Self) {
+        self.histories += other.histories;
+        self.events += other.events;
+        self.faults += other.faults;
+        self.ms += other.ms;
+        self.documented += other.documented;
+        self.failed += other.failed;
+        self.failures.extend(other.failures);
+        self.failures.sort_by_key(|failure| failure.seed);
+        self.failures.truncate(SHOWN_MAX);
+        self.reached.resize(Sometimes::ALL.len(), 0);
+        for (count, more) in self.reached.iter_mut().zip(other.reached) {
+            *count += more;
+        }
+    }
+
+    /// What should have happened more often: a thousandth of all histories, at least once.
+    pub fn missed(&self) -> impl Iterator<Item = (Sometimes, u64)> {
+        let least = (self.histories / 1_000).max(1);
+        let counts = self.reached.iter().copied().chain(std::iter::repeat(0));
+        Sometimes::ALL.iter().copied().zip(counts).filter(move |(_, count)| *count < least)
+    }
+
+    /// Prints the report. True if nothing was broken and nothing missed.
+    pub fn print(&self, plan: &Plan, took: Duration, out: &mut dyn Write) -> io::Result<bool> {
+        let per_second = self.histories as f64 / took.as_secs_f64().max(0.001);
+        writeln!(out, "histories        {}", self.histories)?;
+        writeln!(out, "  per second     {per_second:.0} on {} threads", plan.jobs)?;
+        writeln!(out, "events           {}", self.events)?;
+        writeln!(out, "faults           {}", self.faults)?;
+        writeln!(out, "virtual years    {:.1}", self.ms as f64 / (365.25 * 86_400_000.0))?;
+        writeln!(
+            out,
+            "documented       {} (fail-over profile: forgotten writes)",
+            self.documented
+        )?;
+        writeln!(out, "violations       {}", self.failed)?;
+        for (what, count) in Sometimes::ALL.iter().zip(&self.reached) {
+            writeln!(out, "  sometimes {count:>9}  {}", what.says())?;
+        }
+        for failure in &self.failures {
+            let case = replay::Case {
+                seed: failure.seed,
+                profile: plan.profile,
+                fault: None::<Fault>,
+                without: Kinds::default(),
+            };
+            replay::explain(case, failure.violation.invariant, out)?;
+        }
+        let mut complete = true;
+        // A prescribed profile cannot reach what belongs to another one.
+        if plan.profile.is_none() {
+            for (what, count) in self.missed() {
+                complete = false;
+                writeln!(out, "missed: only {count} histories in which {}", what.says())?;
+            }
+        }
+        Ok(self.failed == 0 && complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_always_makes_the_same_history() {
+        let mut executor = Executor::new();
+        for seed in 0..200 {
+            let options = Options::of(seed, None, None);
+            let (first, cost) = executor.run(&options, |log| log.to_vec());
+            // Another world, so that nothing of the former one can leak into it.
+            let (second, again) = Executor::new().run(&options, |log| log.to_vec());
+            assert_eq!(first, second, "seed {seed}");
+            assert_eq!(cost, again, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn promises_hold_and_the_interesting_things_happen() {
+        let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get());
+        let plan = Plan { histories: 10_000, first_seed: 0, jobs, profile: None };
+        let report = plan.run(&mut io::sink()).unwrap();
+        let mut text = Vec::new();
+        let good = report.print(&plan, Duration::from_secs(1), &mut text).unwrap();
+        assert!(good, "{}", String::from_utf8_lossy(&text));
+    }
+}

@@ -1,5 +1,15 @@
 //! Does the PostgreSQL store keep the contract, and its own word?
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
 mod common;
 
 use std::time::Duration;

@@ -3,6 +3,16 @@
 //! Each test has its own server, or its own database and proxy, and counts executions where the
 //! effect would be.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,6 +1,16 @@
 //! Does the PostgreSQL store keep its promises behind a pooler that hands every transaction to
 //! another backend?
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
 mod common;
 
 use std::sync::{Arc, OnceLock};

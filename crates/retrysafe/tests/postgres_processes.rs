@@ -3,6 +3,16 @@
 //! The test starts itself eight times; each copy races for the same thousand keys and prints which
 //! ones it was told to execute.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
 mod common;
 
 use std::collections::HashMap;

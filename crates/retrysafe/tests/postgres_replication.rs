@@ -2,6 +2,16 @@
 //!
 //! With a synchronous standby: nothing. Both tests have a primary and a standby of their own.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
 mod common;
 
 use std::sync::Arc;

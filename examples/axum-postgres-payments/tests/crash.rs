@@ -3,6 +3,16 @@
 //! A proxy stands between the program and its database. It counts what passes in either direction,
 //! and at the n-th piece it kills the program. n goes from the first piece to the last.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
 #[path = "../../../crates/retrysafe/tests/common/cluster.rs"]
 #[allow(dead_code, reason = "it is shared with other tests")]
 mod cluster;

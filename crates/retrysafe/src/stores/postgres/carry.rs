@@ -44,12 +44,15 @@ enum Sent {
     Nonsense,
 }
 
+/// What was read of a record: when, its version, and the record or why it cannot be read.
+type Found = (Time, u64, Result<Box<Record>, String>);
+
 /// The rows of a batch by id.
 #[derive(Default)]
 pub(super) struct Rows {
     now: Time,
     done: HashMap<Id, (Time, u64)>,
-    found: HashMap<Id, (Time, u64, Result<Box<Record>, String>)>,
+    found: HashMap<Id, Found>,
 }
 
 impl Lane {

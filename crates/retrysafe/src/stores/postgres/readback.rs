@@ -12,6 +12,7 @@ use super::job::{Ask, Reply};
 
 /// What a look at the record says about a write in doubt.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
 pub(super) enum Verdict {
     /// This is its answer.
     Decided(Reply),

@@ -43,7 +43,7 @@ pub fn run() {
 }
 
 fn table() {
-    let folder = tempfile::tempdir_in(".").unwrap();
+    let folder = tempfile::tempdir_in(servers::target()).unwrap();
     let upstream = bare::upstream();
     let mut servers = vec![Server::bare(upstream), Server::gateway(upstream, folder.path(), "")];
     match Server::nginx(upstream, folder.path()) {
@@ -86,7 +86,7 @@ fn table() {
 
 /// Drives many distinct keys through a gateway that keeps them for a few seconds.
 fn memory() {
-    let folder = tempfile::tempdir_in(".").unwrap();
+    let folder = tempfile::tempdir_in(servers::target()).unwrap();
     let upstream = bare::upstream();
     let settings = "[defaults]\nttl = \"5s\"\n[upkeep]\nreap_every = \"1s\"\n";
     let server = Server::gateway(upstream, folder.path(), settings);

@@ -1,9 +1,15 @@
 //! How are the servers started, and what do they use up?
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// The folder of what is built. Stores of a run lie in it too: on the disk, not in memory.
+pub fn target() -> PathBuf {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../target").into())
+}
 
 /// A server as a child of this process.
 pub struct Server {
@@ -30,7 +36,6 @@ impl Server {
             .status()
             .unwrap();
         assert!(built.success(), "the gateway could not be built");
-        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{root}/target"));
         let (address, admin) = (free(), free());
         let config = folder.join("retrysafe.toml");
         let store = folder.join("data");
@@ -40,7 +45,7 @@ impl Server {
             store.display()
         );
         std::fs::write(&config, text).unwrap();
-        let mut command = Command::new(format!("{target}/release/retrysafe"));
+        let mut command = Command::new(target().join("release/retrysafe"));
         command.args(["serve", "--config"]).arg(&config);
         Self::start("retrysafe", address, command)
     }

@@ -38,6 +38,12 @@ fn headers_say_who_is_asking_and_nobody_can_forge_them() {
     for gone in ["forwarded", "x-real-ip", "x-hop", "proxy-connection", "idempotent-replayed"] {
         assert_eq!(seen.header(gone), None, "{gone}");
     }
+    // Nothing is announced for a request that is not covered, and nothing forged passes either.
+    send(gateway.address, &request("PUT", "/u", &forged, b"{}"));
+    let seen = upstream.seen_at("/u").remove(0);
+    for gone in ["retrysafe-fence", "retrysafe-id", "retrysafe-attempt", "idempotent-replayed"] {
+        assert_eq!(seen.header(gone), None, "{gone}");
+    }
     let made = gateway.post_with("/h", &key(), "{}", &[("X-Request-Id", "<bad>")]);
     assert_eq!(made.header("x-request-id").map(str::len), Some(32));
 

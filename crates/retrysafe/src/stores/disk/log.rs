@@ -246,10 +246,13 @@ impl Log {
         if self.segments.spares() >= turns + kept || self.make_room(turns + kept) {
             return Ok(());
         }
+        self.release();
+        if reserve == Reserve::Usable && self.segments.has_freed() {
+            return Ok(());
+        }
         self.batch.bytes.truncate(start);
         // A segment that was given up can be written again once a header has said so, and on a full
         // disk there may be no other reason to write one.
-        self.release();
         self.batch.marked |= self.segments.has_freed();
         Err(StoreError::not_applied(StoreErrorKind::Full)
             .because("no room on the disk for another segment of the store"))
@@ -277,11 +280,13 @@ impl Log {
     fn write(&mut self) -> Result<usize, Failed> {
         self.release();
         let length = self.batch.length();
-        let turns = self.end as usize + length > self.settings.segment_bytes as usize;
+        let mut turns = self.end as usize + length > self.settings.segment_bytes as usize;
+        if turns && self.segments.spares() == 0 && !self.make_room(1) {
+            // The last way on a full disk: a segment that was given up just now.
+            self.turn_to_freed()?;
+            turns = false;
+        }
         if turns {
-            if self.segments.spares() == 0 && !self.make_room(1) {
-                return Err(Failed::Full);
-            }
             self.turn();
         }
         let offset = if turns { SECTOR } else { self.end as usize };
@@ -307,6 +312,26 @@ impl Log {
         Ok(offset)
     }
 
+    /// Takes a segment into use that was given up without a flushed header to say so. Its new header
+    /// says it, and is flushed alone, before anything else in it is overwritten: a crash leaves
+    /// either the old segment whole or a new one that is empty.
+    fn turn_to_freed(&mut self) -> Result<(), Failed> {
+        if !self.segments.has_freed() {
+            return Err(Failed::Full);
+        }
+        self.segments.recycle_freed();
+        self.turn();
+        let Some((_, file)) = self.segments.newest() else { return Err(Failed::Full) };
+        let generation = self.generation + 1;
+        let mut sector = [0; SECTOR];
+        let (store, previous_end, state) = (self.store, self.end, self.state(generation));
+        SegmentHeader { store, generation, previous_end, state }.encode(&mut sector);
+        let written = file.write(&sector, 0).and_then(|()| file.flush());
+        written.map_err(|error| self.fail("turn", &error))?;
+        (self.generation, self.end) = (generation, SECTOR as u32);
+        Ok(())
+    }
+
     /// Takes a spare segment into use.
     fn turn(&mut self) {
         let generation = self.generation + 1;
@@ -321,16 +346,20 @@ impl Log {
         }
     }
 
-    /// Fills in the headers.
-    fn seal(&mut self, generation: u64, offset: usize, turns: bool) {
-        let state = LogState {
+    /// What headers say of the log.
+    fn state(&self, generation: u64) -> LogState {
+        LogState {
             oldest: self.segments.oldest().unwrap_or(generation),
             sequence: self.sequence,
             clock: self.shared.clock.now().as_ms(),
             slots: self.segments.slots(),
             reaped: self.reaped,
-        };
-        let store = self.store;
+        }
+    }
+
+    /// Fills in the headers.
+    fn seal(&mut self, generation: u64, offset: usize, turns: bool) {
+        let (store, state) = (self.store, self.state(generation));
         let Some((front, body)) = self.batch.bytes.split_at_mut_checked(BODY) else { return };
         let Some((first, batch)) = front.split_at_mut_checked(SECTOR) else { return };
         if turns {

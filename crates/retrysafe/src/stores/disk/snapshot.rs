@@ -94,7 +94,8 @@ impl Log {
         }
     }
 
-    fn snapshot_job(&self) -> Option<impl FnOnce() + Send + 'static> {
+    /// The work of taking a snapshot of the log as it is now, to be done here or beside the writer.
+    pub(crate) fn snapshot_job(&self) -> Option<impl FnOnce() + Send + 'static> {
         let (folder, shared, store) =
             (Arc::clone(&self.folder), Arc::clone(&self.shared), self.store);
         let (generation, offset) = (self.generation, self.end);

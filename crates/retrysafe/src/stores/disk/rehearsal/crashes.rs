@@ -31,17 +31,38 @@ pub(super) struct Mix {
     reopen: u64,
     kill: u64,
     ttl: [u64; 2],
+    room: Option<usize>,
 }
 
 /// What the scripts dwell on.
-pub(super) const MIXES: [(&str, Mix); 6] = [
+pub(super) const MIXES: [(&str, Mix); 7] = [
     (
         "few keys, turning over",
-        Mix { keys: 6, asks: 2, body: 60, wait: 5, reap: 5, reopen: 2, kill: 2, ttl: [60, 60] },
+        Mix {
+            keys: 6,
+            asks: 2,
+            body: 60,
+            wait: 5,
+            reap: 5,
+            reopen: 2,
+            kill: 2,
+            ttl: [60, 60],
+            room: None,
+        },
     ),
     (
         "short lives, recycled",
-        Mix { keys: 40, asks: 3, body: 60, wait: 25, reap: 25, reopen: 2, kill: 2, ttl: [1, 5] },
+        Mix {
+            keys: 40,
+            asks: 3,
+            body: 60,
+            wait: 25,
+            reap: 25,
+            reopen: 2,
+            kill: 2,
+            ttl: [1, 5],
+            room: None,
+        },
     ),
     (
         "stragglers, copied forward",
@@ -54,6 +75,7 @@ pub(super) const MIXES: [(&str, Mix); 6] = [
             reopen: 1,
             kill: 3,
             ttl: [1, 100_000],
+            room: None,
         },
     ),
     (
@@ -67,15 +89,50 @@ pub(super) const MIXES: [(&str, Mix); 6] = [
             reopen: 3,
             kill: 3,
             ttl: [2, 10],
+            room: None,
         },
     ),
     (
         "opened again and again",
-        Mix { keys: 10, asks: 2, body: 40, wait: 10, reap: 5, reopen: 20, kill: 20, ttl: [5, 50] },
+        Mix {
+            keys: 10,
+            asks: 2,
+            body: 40,
+            wait: 10,
+            reap: 5,
+            reopen: 20,
+            kill: 20,
+            ttl: [5, 50],
+            room: None,
+        },
     ),
     (
         "large batches",
-        Mix { keys: 60, asks: 12, body: 30, wait: 15, reap: 15, reopen: 2, kill: 2, ttl: [1, 20] },
+        Mix {
+            keys: 60,
+            asks: 12,
+            body: 30,
+            wait: 15,
+            reap: 15,
+            reopen: 2,
+            kill: 2,
+            ttl: [1, 20],
+            room: None,
+        },
+    ),
+    (
+        "a full disk",
+        Mix {
+            keys: 30,
+            asks: 2,
+            body: 200,
+            wait: 25,
+            reap: 20,
+            reopen: 1,
+            kill: 2,
+            ttl: [1, 8],
+            room: Some(4),
+        },
     ),
 ];
 
@@ -189,7 +246,7 @@ struct Seen {
 }
 
 fn rehearse(mix: Mix, seed: u64) -> Seen {
-    let mut run = Run::start(TestFolder::default()).unwrap();
+    let mut run = Run::start(TestFolder::with_room(mix.room)).unwrap();
     run.run(&script(mix, seed)).unwrap();
     let calls = run.folder.calls();
     let (mut images, mut disk, mut seen) = (HashSet::new(), Disk::default(), Seen::default());
@@ -230,6 +287,21 @@ impl std::ops::AddAssign for Seen {
         self.recycled += other.recycled;
         self.copies += other.copies;
         self.snapshots += other.snapshots;
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_later_than_its_position_changes_nothing() {
+    for (number, (_, mix)) in MIXES.into_iter().enumerate() {
+        for seed in 0..10 {
+            let mix = Mix { reopen: 0, kill: 0, ..mix };
+            let mut run = Run::start(TestFolder::with_room(mix.room)).unwrap();
+            run.run(&script(mix, 9_000 + number as u64 * 100 + seed)).unwrap();
+            let job = run.log.as_ref().unwrap().snapshot_job().unwrap();
+            run.run(&script(mix, 19_000 + number as u64 * 100 + seed)[..20]).unwrap();
+            job();
+            run.open_after_all().unwrap();
+        }
     }
 }
 

@@ -39,6 +39,8 @@ struct State {
     /// Which call fails, counted from zero, and how.
     fault: Option<(usize, io::ErrorKind)>,
     count: usize,
+    /// For how many segments there is room.
+    room: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,16 @@ impl TestFolder {
     /// A folder whose call number `at` fails.
     pub(super) fn failing(at: usize, kind: io::ErrorKind) -> Self {
         Self(Arc::new(Mutex::new(State { fault: Some((at, kind)), ..State::default() })))
+    }
+
+    /// A folder on a disk that is full when it holds so many segments.
+    pub(super) fn with_room(segments: Option<usize>) -> Self {
+        Self(Arc::new(Mutex::new(State { room: segments, ..State::default() })))
+    }
+
+    /// Somebody makes room on the disk.
+    pub(super) fn make_room(&self) {
+        self.0.lock().unwrap().room = None;
     }
 
     pub(super) fn calls(&self) -> Vec<Call> {
@@ -201,7 +213,14 @@ impl Folder for TestFolder {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let inode = self.0.lock().unwrap().image.files.len();
+        let state = self.0.lock().unwrap();
+        let inode = state.image.files.len();
+        let segments = state.image.names.keys().filter(|name| name.starts_with("segment-")).count();
+        let is_full = state.room.is_some_and(|room| segments >= room);
+        drop(state);
+        if is_full && name.starts_with("segment-") {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.call(Call::Create(name.into(), inode))?;
         Ok(Arc::new(TestFile(inode, self.clone())))
     }

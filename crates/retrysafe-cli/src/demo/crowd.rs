@@ -18,8 +18,10 @@ use crate::output::say;
 /// How many customers shop at the same time.
 const AT_ONCE: usize = 32;
 
-/// How long a customer without protection waits before trying again.
+/// How long a customer waits before hanging up and trying again: with a key only the first time,
+/// since a careful client gives a retry time to find the answer.
 const IMPATIENCE: Duration = Duration::from_millis(600);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A crowd that behaves the same for the same seed.
 pub(crate) struct Crowd {
@@ -154,7 +156,7 @@ async fn naive(payment: String, shot: Shot) -> Told {
 /// of one customer share the key, since they are one payment.
 async fn careful(payment: String, shot: Shot) -> Told {
     let shot = shot.keyed(&format!("demo-{payment}"));
-    let probe = Probe::new(Duration::from_secs(5), 1_000);
+    let (mut probe, patient) = (Probe::new(IMPATIENCE, 1_000), Probe::new(PATIENCE, 1_000));
     let patience = Patience {
         attempts_max: 200,
         pause: Duration::from_millis(100),
@@ -166,6 +168,7 @@ async fn careful(payment: String, shot: Shot) -> Told {
     loop {
         told.attempts += 1;
         let heard = probe.send(&shot).await;
+        probe = patient.clone();
         let code = heard.answer().and_then(|answer| answer.code());
         if code.as_deref() == Some("response_not_stored") {
             told.executed = true;

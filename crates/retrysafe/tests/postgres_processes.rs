@@ -78,7 +78,7 @@ async fn race(url: &str, number: u64) {
                         return;
                     }
                     // Each process begins elsewhere, and they cross.
-                    let turn = if number % 2 == 0 { at } else { KEYS - 1 - at };
+                    let turn = if number.is_multiple_of(2) { at } else { KEYS - 1 - at };
                     let key = format!("k{turn}");
                     let owner = number * KEYS as u64 + at as u64 + 1;
                     match begin(&engine, &key, owner).await.unwrap() {

@@ -5,6 +5,8 @@
 //! | `layer` | [`layer`], [`upkeep`] | any tower service |
 //! | `axum` | the same, and an extractor | axum handlers |
 //! | `disk` | `stores::disk` | a durable store on one machine |
+//! | `postgres` | `stores::postgres` | a durable store for many processes |
+//! | `sqlx` | the same, in the application's own transaction | handlers that write to PostgreSQL |
 //! | `client` | `client` | callers of such APIs |
 //! | `reqwest` | `client::reqwest` | callers that use reqwest |
 //!

@@ -12,6 +12,7 @@
 macro_rules! conformance {
     ($name:ident, $bench:ty $(: $can:ident $(+ $more:ident)*)?) => {
         mod $name {
+            #[allow(unused_imports, reason = "the bench may be named by a whole path")]
             use super::*;
 
             $crate::conformance!(@Bench @tests $bench, run);
@@ -295,6 +296,7 @@ macro_rules! conformance {
     (@tests $bench:ty, $run:ident; $($theme:ident: $($case:ident)+;)+) => {
         $(
             mod $theme {
+                #[allow(unused_imports, reason = "the bench may be named by a whole path")]
                 use super::*;
 
                 $(
@@ -309,6 +311,7 @@ macro_rules! conformance {
     };
     (@compare $bench:ty, $theme:ident, $run:ident) => {
         mod $theme {
+            #[allow(unused_imports, reason = "the bench may be named by a whole path")]
             use super::*;
 
             #[test]

@@ -98,13 +98,13 @@ pub(crate) fn program() -> Result<PathBuf, Error> {
     path.ok_or_else(|| "the program was not built".into())
 }
 
-/// Asks for a document over a connection of its own.
-pub(crate) fn get(address: SocketAddr, path: &str) -> Result<String, Error> {
+/// Asks for a document over a connection of its own, and gives the answer's head and body.
+pub(crate) fn get(address: SocketAddr, path: &str) -> Result<(String, String), Error> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    let (_, body) = answer.split_once("\r\n\r\n").ok_or("no whole answer")?;
-    Ok(body.to_owned())
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no whole answer")?;
+    Ok((head.to_owned(), body.to_owned()))
 }

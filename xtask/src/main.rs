@@ -7,6 +7,7 @@ mod clients;
 mod fuzz;
 mod install;
 mod local;
+mod peers;
 mod test;
 mod vectors;
 
@@ -18,7 +19,8 @@ cargo xtask test                    every test there is; the last line is the co
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
 cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long
-cargo xtask clients                 the official Stripe SDKs through the gateway (npm and pip install them)";
+cargo xtask clients                 the official Stripe SDKs through the gateway (npm and pip install them)
+cargo xtask peers                   the checker's verdict on four peers, as a table (npm, pip and cargo install them)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::run(rest),
         ["fuzz", target, seconds] => fuzz::run(target, seconds),
         ["clients"] => clients::all(),
+        ["peers"] => peers::all(),
         _ => Err(HELP.into()),
     };
     match outcome {

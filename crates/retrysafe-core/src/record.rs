@@ -274,12 +274,20 @@ pub enum Becomes {
 impl First {
     /// The record that a store keeps for this, at its clock's `now`, with its next `version`.
     pub fn record(&self, now: Time, version: u64) -> Record {
+        self.clone().into_record(now, version)
+    }
+
+    /// The same, where nobody needs the original any more.
+    pub fn into_record(self, now: Time, version: u64) -> Record {
+        // Most records have two moments in their life: they began, and they were settled.
+        let mut timeline = Vec::with_capacity(2);
+        timeline.push(Moment { at: now, fence: Fence(version), what: Happened::Began });
         Record {
             id: self.id,
-            scope: self.scope.clone(),
+            scope: self.scope,
             key: self.key,
             fingerprint: self.fingerprint,
-            about: self.about.clone(),
+            about: self.about,
             created_at: now,
             ttl: self.ttl,
             version,
@@ -290,7 +298,7 @@ impl First {
                 begun_at: now,
                 lease_until: now.plus(self.lease),
             },
-            timeline: vec![Moment { at: now, fence: Fence(version), what: Happened::Began }],
+            timeline,
         }
     }
 }
@@ -299,7 +307,11 @@ impl Write {
     /// The record that a store keeps after this write to `record`, at its clock's `now`, with its
     /// next `version`.
     pub fn onto(&self, record: &Record, now: Time, version: u64) -> Record {
-        let mut next = record.clone();
+        self.over(record.clone(), now, version)
+    }
+
+    /// The same, where nobody needs the former record any more.
+    pub fn over(&self, mut next: Record, now: Time, version: u64) -> Record {
         next.version = version;
         if self.new_fence {
             next.fence = Fence(version);
@@ -310,7 +322,7 @@ impl Write {
         if matches!(self.becomes, Becomes::Begun { .. }) {
             next.attempts = next.attempts.saturating_add(1);
         }
-        next.state = self.becomes.state(&record.state, now, next.ttl);
+        next.state = self.becomes.state(&next.state, now, next.ttl);
         if let Some(what) = &self.what {
             next.remember(Moment { at: now, fence: next.fence, what: what.clone() });
         }

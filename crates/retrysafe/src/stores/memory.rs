@@ -68,7 +68,8 @@ struct Shard {
 
 #[derive(Debug)]
 struct Kept {
-    record: Record,
+    /// Boxed, so that a growing map moves little.
+    record: Box<Record>,
     birth: u64,
 }
 
@@ -165,13 +166,13 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         match shard.records.get(&first.id) {
             Some(kept) if !kept.record.is_expired(now) => {
-                return Ok(Stamped { now, value: Inserted::Exists(kept.record.clone()) });
+                return Ok(Stamped { now, value: Inserted::Exists((*kept.record).clone()) });
             }
             // The new record takes the room of the expired one.
             Some(_) => shard.remove(&first.id),
             None => self.take_room()?,
         }
-        let record = first.record(now, self.next_version());
+        let record = first.into_record(now, self.next_version());
         shard.add(record.clone());
         Ok(Stamped { now, value: Inserted::New(record) })
     }
@@ -179,7 +180,7 @@ impl Store for MemoryStore {
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
         let shard = self.shard(&id);
         let now = self.clock.now();
-        Ok(Stamped { now, value: shard.records.get(&id).map(|kept| kept.record.clone()) })
+        Ok(Stamped { now, value: shard.records.get(&id).map(|kept| (*kept.record).clone()) })
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
@@ -187,11 +188,12 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         let value = match shard.records.get(&from.id) {
             Some(kept) if kept.record.version == from.version => {
-                let record = write.onto(&kept.record, now, self.next_version());
+                // The version is the same, so what the caller has read is what is kept.
+                let record = write.over(from, now, self.next_version());
                 shard.replace(record.clone());
                 Swapped::Done(record)
             }
-            current => Swapped::Lost(current.map(|kept| kept.record.clone())),
+            current => Swapped::Lost(current.map(|kept| (*kept.record).clone())),
         };
         Ok(Stamped { now, value })
     }
@@ -251,14 +253,14 @@ impl Shard {
         let (id, birth) = (record.id, record.version);
         self.births.insert(birth, id);
         self.note(Due::of(&record), birth);
-        self.records.insert(id, Kept { record, birth });
+        self.records.insert(id, Kept { record: Box::new(record), birth });
     }
 
     /// Puts the next version of a record in its place. Its birth stays.
     fn replace(&mut self, record: Record) {
         if let Some(kept) = self.records.get_mut(&record.id) {
             let (before, after, birth) = (Due::of(&kept.record), Due::of(&record), kept.birth);
-            kept.record = record;
+            *kept.record = record;
             self.forget(before, birth);
             self.note(after, birth);
         }
@@ -301,7 +303,7 @@ impl Shard {
             let Some(kept) = kept.filter(|kept| query.filter.matches(&kept.record, now)) else {
                 continue;
             };
-            found.push(kept.record.clone());
+            found.push((*kept.record).clone());
             if found.len() == query.page_len() {
                 return Rest::PageIsFull;
             }

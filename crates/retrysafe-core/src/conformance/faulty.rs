@@ -135,8 +135,10 @@ impl<S: Store> Faulty<S> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What happens to this operation, and for how many turns it steps aside.
-    fn meet(&self, op: Op) -> (Option<Fault>, usize) {
+    /// What happens to this operation, and how many turns it leaves to others before and after it
+    /// is applied. The two are drawn apart: if all who are delayed waited first, whoever is not
+    /// would always win a race before it has begun.
+    fn meet(&self, op: Op) -> (Option<Fault>, usize, usize) {
         let mut plan = self.plan();
         let armed = plan.armed.iter().position(|(armed, _)| *armed == op);
         let fault = match armed {
@@ -146,8 +148,8 @@ impl<S: Store> Faulty<S> {
         if let Some(fault) = fault {
             *plan.met.entry(fault).or_default() += 1;
         }
-        let turns = plan.chance.as_mut().map_or(1, |odds| odds.chance.below(TURNS_MAX) + 1);
-        (fault, turns)
+        let mut turns = || plan.chance.as_mut().map_or(1, |odds| odds.chance.below(TURNS_MAX));
+        (fault, turns(), turns())
     }
 
     /// Whether the late writes of a seeded store land now.
@@ -171,7 +173,7 @@ impl<S: Store> Faulty<S> {
             Some(_) => StoreError::maybe_applied(StoreErrorKind::Unavailable),
             None => StoreError::not_applied(StoreErrorKind::Unavailable),
         };
-        let (fault, turns) = self.meet(op);
+        let (fault, before, after) = self.meet(op);
         match fault {
             None => apply.await,
             Some(Fault::Refused) => Err(StoreError::not_applied(StoreErrorKind::Unavailable)),
@@ -190,9 +192,9 @@ impl<S: Store> Faulty<S> {
                 std::future::pending().await
             }
             Some(Fault::Delayed) => {
-                step_aside(turns).await;
+                step_aside(before).await;
                 let answer = apply.await;
-                step_aside(turns).await;
+                step_aside(after).await;
                 answer
             }
         }

@@ -244,7 +244,7 @@ where
 /// The verbs over this store, with other tasks taking turns between their steps. A store that
 /// answers at once would otherwise run each verb of a race from end to end.
 pub(super) fn shaken(bench: &Stand) -> Engine<Arc<Faulty<AnyStore>>> {
-    Engine::new(Arc::new(Faulty::seeded(bench.store(), 7, 700, &[Fault::Delayed])))
+    Engine::new(Arc::new(Faulty::seeded(bench.store(), 7, 1_000, &[Fault::Delayed])))
 }
 
 /// A request, as the engine is asked about it.

@@ -28,6 +28,11 @@ const IDLE_CONNECTIONS_MAX: usize = 512;
 /// How long a connection may take to come about. Nothing has been sent by then.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
+/// How long a connection whose answer was read may take to be free again. Its task needs one turn
+/// for that, unless the upstream answered before it had read the request: then the connection is busy
+/// for as long as that request's caller goes on sending.
+const READY_MAX: Duration = Duration::from_millis(10);
+
 /// The connections of one thread.
 #[derive(Clone, Default)]
 pub(crate) struct Pool(Arc<Mutex<VecDeque<Idle>>>);
@@ -120,7 +125,9 @@ impl Pool {
             if is_stale || idle.sender.is_closed() {
                 continue;
             }
-            if idle.sender.is_ready() || idle.sender.ready().await.is_ok() {
+            if idle.sender.is_ready()
+                || matches!(timeout(READY_MAX, idle.sender.ready()).await, Ok(Ok(())))
+            {
                 return Some(idle.sender);
             }
         }

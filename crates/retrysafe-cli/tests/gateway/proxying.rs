@@ -176,6 +176,31 @@ fn connections_are_reused_and_a_stale_one_is_replaced_before_anything_is_sent() 
     }
 }
 
+/// An upstream may answer before it has read the request. The connection is still busy with that
+/// request's body then, for as long as its caller takes; it was put back, and whoever got it next
+/// waited for a stranger.
+#[test]
+fn nobody_waits_for_a_connection_that_still_sends_a_strangers_body() {
+    let upstream = server(|mut stream| {
+        std::thread::spawn(move || {
+            while head(&mut stream).starts_with(|first: char| first.is_ascii_uppercase()) {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+            }
+        });
+    });
+    let gateway = Gateway::start(&upstream, "threads = 1\n---\n");
+    let mut slow = TcpStream::connect(gateway.address).unwrap();
+    slow.write_all(
+        b"PUT /early HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n",
+    )
+    .unwrap();
+    assert!(head(&mut slow).starts_with("HTTP/1.1 200"));
+    let asked = std::time::Instant::now();
+    assert_eq!(gateway.post("/next", &key(), "").status(), 200);
+    assert_eq!(send(gateway.address, &request("GET", "/next", &[], b"")).status(), 200);
+    assert!(asked.elapsed() < std::time::Duration::from_secs(2), "{:?}", asked.elapsed());
+}
+
 #[test]
 fn lost_and_unreachable_are_told_apart_without_a_key_too() {
     let upstream = Upstream::start();

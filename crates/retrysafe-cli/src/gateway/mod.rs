@@ -266,7 +266,10 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
     // A request is judged by the method that it asks for, if that is the guarded one.
     if let Some(asked) = front::asked_method(&parts.headers)? {
         let asked_route = find(&asked)?;
-        if asked_route.rules.policy.covers(&asked) {
+        // Nobody knows whether the upstream heeds the override, so it may not lead to a rule that
+        // demands less than the one of the request's own method.
+        let demands_less = is_covered && asked_route.demands() < route.demands();
+        if asked_route.rules.policy.covers(&asked) && !demands_less {
             (route, is_covered) = (asked_route, true);
         }
     }

@@ -14,6 +14,7 @@ use matchit::Router;
 use metrics::Counter;
 use retrysafe::layer::RoutePolicy;
 use retrysafe_core::event;
+use retrysafe_core::policy::{KeyRule, Mode};
 
 use super::path;
 use crate::config::{Config, RouteRules};
@@ -97,6 +98,12 @@ impl Route {
             answered: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
             label,
         })
+    }
+
+    /// How much it demands: more is greater.
+    pub(crate) fn demands(&self) -> impl Ord {
+        let policy = &self.rules.policy;
+        (policy.mode == Mode::Enforce, policy.key == KeyRule::Required)
     }
 
     /// Counts an answer.

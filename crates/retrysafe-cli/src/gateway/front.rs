@@ -20,6 +20,9 @@ const OVERRIDES: [HeaderName; 3] = [
 /// The header that names the key. Its bytes are judged by the key's own rules.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// A header that names the caller.
+pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
 /// Checks what does not depend on any rule.
 ///
 /// # Errors
@@ -30,6 +33,9 @@ pub(crate) fn check(parts: &Parts) -> Result<(), Refusal> {
     target(parts)?;
     framing(parts)?;
     for (name, value) in &parts.headers {
+        if name.as_str().contains('_') {
+            not_disguised(name)?;
+        }
         if *name != IDEMPOTENCY_KEY && value.as_bytes().iter().any(|b| *b >= 0x80) {
             return Err(Refusal::Malformed("a header has a byte outside ASCII"));
         }
@@ -39,6 +45,18 @@ pub(crate) fn check(parts: &Parts) -> Result<(), Refusal> {
             Err(Refusal::ExpectationFailed)
         }
         Some(_) | None => Ok(()),
+    }
+}
+
+/// Servers in the tradition of CGI take `_` in a header's name for `-`. What we judge a request by
+/// must not reach them in a spelling that we do not see.
+fn not_disguised(name: &HeaderName) -> Result<(), Refusal> {
+    let read = name.as_str().replace('_', "-");
+    let is_ours =
+        OVERRIDES.iter().chain([&IDEMPOTENCY_KEY, &X_API_KEY]).any(|name| name.as_str() == read);
+    match is_ours || read.starts_with("retrysafe-") {
+        true => Err(Refusal::Malformed("a header that counts is spelt with an underscore")),
+        false => Ok(()),
     }
 }
 
@@ -145,6 +163,7 @@ mod tests {
         assert_eq!(checked(post()), Ok(()));
         assert_eq!(checked(post().header("expect", "100-Continue")), Ok(()));
         assert_eq!(checked(post().header("transfer-encoding", "CHUNKED")), Ok(()));
+        assert_eq!(checked(post().header("x_of_their_own", "1")), Ok(()));
         let absolute = Request::builder().method("POST").uri("http://api.test/x");
         assert_eq!(checked(absolute.header("host", "api.test")), Ok(()));
     }
@@ -168,6 +187,10 @@ mod tests {
                 400,
             ),
             (post().header("expect", "a-miracle"), 417),
+            (post().header("x_http-method_override", "PUT"), 400),
+            (post().header("idempotency_key", "k"), 400),
+            (post().header("x-api_key", "k"), 400),
+            (post().header("retrysafe_fence", "9"), 400),
             (post().header("x-name", http::HeaderValue::from_bytes(b"caf\xc3\xa9").unwrap()), 400),
         ] {
             let refusal = checked(request).unwrap_err();

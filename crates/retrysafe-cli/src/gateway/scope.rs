@@ -12,12 +12,10 @@ use retrysafe_core::Scope;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::response::named_by_connection;
 
-use super::front::IDEMPOTENCY_KEY;
+use super::front::{IDEMPOTENCY_KEY, X_API_KEY};
 use super::jwt::Verifier;
 use super::route::Route;
 use crate::config::ScopePart;
-
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The scope of a request on a route.
 ///

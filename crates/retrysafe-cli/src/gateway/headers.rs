@@ -85,6 +85,20 @@ pub(crate) fn strip_markers(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether a caller wants to leave HTTP. What would carry HTTP again, past every rule, is no such
+/// wish: it is answered as if it had not been uttered.
+pub(crate) fn wants_upgrade(headers: &HeaderMap) -> bool {
+    let carries_http = |protocol: &[u8]| {
+        let protocol = protocol.trim_ascii().to_ascii_lowercase();
+        protocol.starts_with(b"h2") || protocol.starts_with(b"http") || protocol.starts_with(b"tls")
+    };
+    let mut protocols = headers
+        .get_all(header::UPGRADE)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|b| *b == b','));
+    headers.contains_key(header::UPGRADE) && !protocols.any(carries_http)
+}
+
 /// Takes what belongs to one hop. `Upgrade` survives where the caller wants another protocol and the
 /// route is not covered.
 pub(crate) fn strip_hop(headers: &mut HeaderMap, keep_upgrade: bool) {
@@ -113,9 +127,11 @@ pub(crate) fn forward(headers: &mut HeaderMap, peer: &Peer, networks: &[IpNet]) 
         }
         headers.insert(X_FORWARDED_FOR, peer.shown.clone());
         headers.insert(X_FORWARDED_PROTO, proto);
-        if let Some(host) = host {
-            headers.insert(X_FORWARDED_HOST, host);
-        }
+        // Without a host nothing is said about it, not even by the caller.
+        match host {
+            Some(host) => headers.insert(X_FORWARDED_HOST, host),
+            None => headers.remove(X_FORWARDED_HOST),
+        };
         return;
     }
     let mut all: Vec<&[u8]> =
@@ -198,6 +214,9 @@ mod tests {
         assert_eq!(headers["x-forwarded-proto"], "http");
         assert_eq!(headers["x-forwarded-host"], "api.test");
         assert!(!headers.contains_key("forwarded") && !headers.contains_key("x-real-ip"));
+        let mut headers = map(&[("x-forwarded-host", "forged.test")]);
+        forward(&mut headers, &peer, &[]);
+        assert!(!headers.contains_key("x-forwarded-host"), "a caller may name no host at all");
 
         let mut headers = map(&claims);
         forward(&mut headers, &peer, &["10.0.0.0/8".parse().unwrap()]);
@@ -228,6 +247,16 @@ mod tests {
             (&headers["connection"], &headers["upgrade"]),
             (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket"))
         );
+    }
+
+    #[test]
+    fn another_protocol_may_not_carry_requests_past_the_rules() {
+        let wants = |line| wants_upgrade(&map(&[("upgrade", line)]));
+        assert!(wants("websocket") && wants("echo/1, websocket"));
+        for line in ["h2c", "websocket, H2C", "HTTP/2.0", "TLS/1.0, HTTP/1.1"] {
+            assert!(!wants(line), "{line}");
+        }
+        assert!(!wants_upgrade(&HeaderMap::new()));
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl<S: Store> Worker<S> {
             }
         };
 
-        let wants_upgrade = !is_covered && parts.headers.contains_key(header::UPGRADE);
+        let wants_upgrade = !is_covered && headers::wants_upgrade(&parts.headers);
         prepare(&mut parts, peer, &live, wants_upgrade);
         let found = Found { live, route: Arc::clone(&route) };
         let response = if is_covered {

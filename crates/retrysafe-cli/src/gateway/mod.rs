@@ -43,7 +43,7 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use retrysafe::layer::{Idempotency, IdempotencyLayer, RoutePolicy};
+use retrysafe::layer::{self, Failed, Idempotency, IdempotencyLayer, RoutePolicy};
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::Mode;
@@ -54,7 +54,7 @@ use retrysafe_core::{Engine, Key, Policy};
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
-use body::Reply;
+use body::{Answer, Reply};
 use headers::{Peer, RequestIds, X_REQUEST_ID};
 use live::Live;
 use pool::Pool;
@@ -168,7 +168,7 @@ impl<S: Store> Worker<S> {
             }
             let mut guarded = self.guarded.clone();
             match guarded.call(Request::from_parts(parts, body)).await {
-                Ok(response) => response.map(Reply::Guarded),
+                Ok(response) => told(response, &route.rules.policy),
                 Err(never) => match never {},
             }
         } else {
@@ -285,6 +285,20 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
         },
     };
     Ok(Admitted { route: Arc::clone(route), scope, is_covered })
+}
+
+/// What the layer answers. Where it only passed a request on, a failure of the upstream is still
+/// ours to put into words.
+fn told(response: Response<layer::Body<Answer>>, policy: &Policy) -> Response<Reply> {
+    let refusal = match response.extensions().get::<Failed>() {
+        None => return response.map(Reply::Guarded),
+        Some(Failed::NotSent) => Refusal::UpstreamUnreachable { retry_after: answer::ASK_AGAIN },
+        Some(Failed::Lost { timed_out }) => Refusal::UpstreamFailed { timed_out: *timed_out },
+    };
+    let mut told = answer::refused(&refusal, policy);
+    // Only the layer has set any: that the request ran unprotected.
+    told.headers_mut().extend(response.into_parts().0.headers);
+    told
 }
 
 /// Makes a request's headers fit to travel on.

@@ -88,6 +88,10 @@ impl Proxy {
             return failed(Failed::Lost { timed_out: false });
         }
         headers::strip_hop(response.headers_mut(), false);
+        // The layer hears the upstream's word about an attempt; about anything else it is not asked.
+        if attempt.is_none() {
+            response.headers_mut().remove("retrysafe-outcome");
+        }
         let deadline = Box::pin(sleep_until(deadline));
         response.map(|body| Answer::new(body, held, Some(deadline)))
     }

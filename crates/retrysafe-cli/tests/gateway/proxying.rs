@@ -44,6 +44,12 @@ fn headers_say_who_is_asking_and_nobody_can_forge_them() {
     for gone in ["retrysafe-fence", "retrysafe-id", "retrysafe-attempt", "idempotent-replayed"] {
         assert_eq!(seen.header(gone), None, "{gone}");
     }
+    let word = vec![("Retrysafe-Outcome", "completed".to_owned())];
+    upstream.script("/word", vec![Step::Reply(201, word, b"{}".to_vec())]);
+    for method in ["PUT", "POST"] {
+        let answer = send(gateway.address, &request(method, "/word", &[], b"{}"));
+        assert_eq!(answer.header("retrysafe-outcome"), None, "{method}");
+    }
     let made = gateway.post_with("/h", &key(), "{}", &[("X-Request-Id", "<bad>")]);
     assert_eq!(made.header("x-request-id").map(str::len), Some(32));
 
@@ -210,6 +216,9 @@ fn lost_and_unreachable_are_told_apart_without_a_key_too() {
     let put = |path: &str| send(gateway.address, &request("PUT", path, &[], b"{}"));
     assert_eq!((put("/lost").status(), put("/lost").code().as_str()), (502, "upstream_failed"));
     assert_eq!((put("/slow").status(), put("/slow").code().as_str()), (504, "upstream_failed"));
+    let post = |path: &str| send(gateway.address, &request("POST", path, &[], b"{}"));
+    assert_eq!((post("/lost").status(), post("/lost").code().as_str()), (502, "upstream_failed"));
+    assert_eq!((post("/slow").status(), post("/slow").code().as_str()), (504, "upstream_failed"));
     let slow = gateway.post("/slow", &key(), "{}");
     assert_eq!((slow.status(), slow.code().as_str()), (504, "outcome_unknown"));
 

@@ -262,8 +262,12 @@ impl<S: Store> Engine<S> {
                                 false => Renewed::For(length),
                             });
                         }
-                        Swapped::Lost(Some(current)) => held.record = current,
-                        Swapped::Lost(None) => return Ok(Renewed::Lost),
+                        Swapped::Lost(Some(current)) if current.fence == held.fence => {
+                            held.record = current;
+                        }
+                        // The lease keeps its own record: the other one may be of a later request,
+                        // whose answer is not for this one's caller.
+                        Swapped::Lost(_) => return Ok(Renewed::Lost),
                     }
                 }
             }
@@ -678,6 +682,23 @@ mod tests {
             reason: "r".into(),
         };
         is_broken(&now(engine.resolve(first().id, &verdict)).unwrap_err(), &engine);
+    }
+
+    /// A late owner that tried to renew took over what it found: the record of a later request with
+    /// the same key. Its caller was then answered with that request's answer.
+    #[test]
+    fn an_owner_that_renews_too_late_is_not_told_a_later_requests_answer() {
+        let answer = Answer::NotKept { status: None, location: None };
+        let mut engine = contrary(Becomes::Completed(answer));
+        let mut mine = engine.store.record.clone();
+        mine.state = first().record(Time::from_ms(1_000), 1).state;
+        engine.store.record.fence = Fence(7);
+        engine.store.record.fingerprint = print(2);
+        let mut lease = Lease::new(mine, Time::from_ms(1_000));
+        let length = Duration::from_secs(60);
+        assert_eq!(now(engine.renew(&mut lease, length, length)).unwrap(), Renewed::Lost);
+        let settled = now(engine.settle(lease, &Outcome::Retryable(None))).unwrap();
+        assert!(matches!(settled, Settled::Lost { current: None, .. }), "{settled:?}");
     }
 
     #[test]

@@ -201,7 +201,14 @@ impl<S: Store> Engine<S> {
                 Decision::Insert => {}
                 Decision::Stands(reply) => return begun(record, reply, now),
                 Decision::Write(write) => {
-                    let Stamped { now, value } = self.store.swap(record, write).await?;
+                    let is_doubt = matches!(write.becomes, Becomes::Unknown(_));
+                    let Stamped { now, value } = match self.store.swap(record, write).await {
+                        Ok(answer) => answer,
+                        // The lease is over, whether that could be noted or not. An error would say
+                        // that nothing has begun, and a caller that fails open would execute.
+                        Err(_) if is_doubt => return Ok(Begun::Unknown),
+                        Err(error) => return Err(error),
+                    };
                     match value {
                         Swapped::Done(record) => match record.state {
                             State::InProgress { .. } => {

@@ -136,7 +136,7 @@ where
                 report.met(Met::Unknown, job.key);
                 case.refuse(&Refusal::OutcomeUnknown { retry_after: ASK_AGAIN })
             }
-            Err(error) if case.may_run_unprotected(&error) => {
+            Err(error) if case.may_run_unprotected(job.id, &error) => {
                 report.met(Met::Unprotected, job.key);
                 return Worked::Answered(Box::pin(run_unprotected(job)).await);
             }
@@ -205,8 +205,9 @@ where
 
 impl<S: Store> Case<S> {
     /// Failing open is for a store that is out of reach or full, and only where the begin surely
-    /// was not applied. A damaged record is a record: behind it may be an execution.
-    fn may_run_unprotected(&self, error: &StoreError) -> bool {
+    /// was not applied. A damaged record is a record: behind it may be an execution. And what runs in
+    /// this process is known to run, without any store.
+    fn may_run_unprotected(&self, id: Id, error: &StoreError) -> bool {
         let out_of_reach = match error.kind() {
             StoreErrorKind::Unavailable | StoreErrorKind::Full => true,
             StoreErrorKind::Damaged | StoreErrorKind::Broken => false,
@@ -214,6 +215,7 @@ impl<S: Store> Case<S> {
         out_of_reach
             && !error.may_have_applied()
             && self.route.policy.on_store_error == OnStoreError::Open
+            && self.room.running.elapsed(id).is_none()
     }
 
     pub(super) fn store_unavailable(&self) -> Refusal {

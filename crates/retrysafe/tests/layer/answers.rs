@@ -398,6 +398,25 @@ async fn failing_open_is_marked_and_only_where_the_begin_surely_was_not_applied(
     assert_eq!(stage.shop.runs(), 1);
 }
 
+// A duplicate of a running request found the store out of reach and ran beside it, in the same
+// process. Another one was told by the store that a lease had ended, could not note that, and ran.
+#[tokio::test]
+async fn failing_open_never_runs_what_is_known_to_have_begun() {
+    let policy = Policy { on_store_error: OnStoreError::Open, ..Policy::default() };
+    let stage = Stage::open(policy).await;
+    let first = stage.begin(stage.request("/slow", "k", ""));
+    stage.shop.began(1).await;
+    stage.store.next(On::Insert, Fault::Refuse(StoreErrorKind::Unavailable));
+    stage.post("/slow", "k", "").await.refuses(503, "store_unavailable");
+    stage.hand.advance(Duration::from_secs(60));
+    stage.store.next(On::Swap, Fault::Refuse(StoreErrorKind::Unavailable));
+    stage.post("/slow", "k", "").await.refuses(409, "outcome_unknown");
+    stage.shop.gate.add_permits(1);
+    assert_eq!(first.await.unwrap().text(), "slow 1");
+    assert!(stage.post("/slow", "k", "").await.is_replay());
+    assert_eq!(stage.shop.runs(), 1);
+}
+
 #[tokio::test]
 async fn error_bodies_keys_scopes_and_fingerprints_can_be_ones_own() {
     let stage = Stage::open_with(|layer| {

@@ -27,7 +27,7 @@ mod damage {
         ($($case:ident)*) => {
             $(#[test]
             fn $case() {
-                run_damage::<Direct>(stringify!($case));
+                run_damage::<Direct>(concat!("damage::", stringify!($case)));
             })*
         };
     }

@@ -158,15 +158,21 @@ fn another_protocol_passes_through_on_an_uncovered_route() {
 fn connections_are_reused_and_a_stale_one_is_replaced_before_anything_is_sent() {
     let connections = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = std::sync::Arc::clone(&connections);
+    let (closed, gone) = std::sync::mpsc::channel();
     let upstream = server(move |stream| {
         counted.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        let closed = closed.clone();
         std::thread::spawn(move || {
             let mut out = stream.try_clone().unwrap();
             let mut reader = Reader::new(stream);
             while let Some(message) = reader.message(false) {
                 out.write_all(b"HTTP/1.1 201 X\r\nContent-Length: 2\r\n\r\n{}").unwrap();
-                // Told to, the upstream closes the idle connection, as servers do after a while.
+                // Told to, the upstream closes the idle connection, as servers do after a while. The
+                // gateway hangs up in turn; a request that had come before that would be lost.
                 if message.start.contains("/last") {
+                    out.shutdown(std::net::Shutdown::Write).unwrap();
+                    let nothing_more = reader.message(false).is_none();
+                    closed.send(nothing_more).unwrap();
                     return;
                 }
             }
@@ -179,6 +185,8 @@ fn connections_are_reused_and_a_stale_one_is_replaced_before_anything_is_sent() 
     assert_eq!(connections.load(std::sync::atomic::Ordering::Acquire), 1);
     for _ in 0..5 {
         assert_eq!(gateway.post("/last", &key(), "{}").status(), 201);
+        let nothing_more = gone.recv_timeout(std::time::Duration::from_secs(20));
+        assert_eq!(nothing_more, Ok(true), "the gateway hangs up, and sends nothing on");
     }
 }
 

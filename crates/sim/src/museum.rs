@@ -75,7 +75,7 @@ faults! {
     /// The settle time of an absence is measured on the store's clock, which may leap.
     AbsenceByStoreClock "absence-by-store-clock" breaks S13 within 20_000,
     /// A verdict is applied to whatever attempt is unknown when it arrives.
-    StaleVerdict "stale-verdict" breaks S13 within 20_000,
+    StaleVerdict "stale-verdict" breaks S13 within 100_000,
     /// Whose settle is refused is answered with what the record holds, whoever that is about.
     OverruledByAnother "overruled-by-another" breaks S6 within 100_000,
     /// The answer leaves before it is durable.

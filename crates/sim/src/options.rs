@@ -33,6 +33,9 @@ pub struct Options {
     pub profile: Profile,
     /// Which fault kinds may occur.
     pub kinds: Kinds,
+    /// Whether this history is about owners that sleep until their record is somebody else's: one
+    /// key, a short retention, long pauses right after a grant.
+    pub sleepers: bool,
     /// How many gateways run.
     pub gateways: u8,
     /// How many scopes ask.
@@ -217,6 +220,12 @@ impl Options {
             // is the one place where a gateway's monotonic clock is trusted.
             kinds = kinds.without(Kind::GatewayClock);
         }
+        let sleepers = !quiet && chance.percent(12);
+        if sleepers {
+            for kind in [Kind::Pause, Kind::OtherRequest, Kind::UpstreamLost] {
+                kinds = kinds.with(kind);
+            }
+        }
         if profile == Profile::Cached {
             // A cached answer cannot hear of an early end of its retention.
             kinds = kinds.without(Kind::Expire);
@@ -225,19 +234,20 @@ impl Options {
             seed,
             profile,
             kinds,
+            sleepers,
             gateways: match profile {
                 Profile::SingleOwner => 1,
                 Profile::Durable | Profile::Cached | Profile::FailOver => {
                     chance.between(2, u64::from(GATEWAYS)) as u8
                 }
             },
-            scopes: chance.between(1, u64::from(SCOPES)) as u8,
+            scopes: if sleepers { 1 } else { chance.between(1, u64::from(SCOPES)) as u8 },
             // Most histories are about few keys: what is rare needs many calls for the same one.
-            names: chance.pick(1, &[1, 2, 3]),
-            calls: chance.between(4, 12) as u8,
+            names: if sleepers { 1 } else { chance.pick(1, &[1, 2, 3]) },
+            calls: chance.between(if sleepers { 8 } else { 4 }, 12) as u8,
             lease_ms,
             lease_max_ms: lease_ms * chance.between(1, 4),
-            ttl_ms: lease_ms * chance.scaled(2, 2_000),
+            ttl_ms: lease_ms * chance.scaled(2, if sleepers { 4 } else { 2_000 }),
             wait_max_ms: if chance.percent(40) { chance.scaled(100, 2 * lease_ms) } else { 0 },
             begins_on: chance.percent(50),
             upstream_timeout_ms: chance.between(lease_ms / 2, lease_ms * 5 / 2),
@@ -278,10 +288,11 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "profile={} gateways={} scopes={} names={} calls={} lease={}ms lease_max={}ms ttl={}ms \
+            "profile={} sleepers={} gateways={} scopes={} names={} calls={} lease={}ms lease_max={}ms ttl={}ms \
              wait_max={}ms begins_on={} upstream_timeout={}ms on_server_error={:?} absence={:?} burns={} \
              webhooks={} operator={} lookups_max={}",
             self.profile.name(),
+            self.sleepers,
             self.gateways,
             self.scopes,
             self.names,

@@ -1,6 +1,6 @@
 //! What happened in this one?
 //!
-//! Runs one seed again and shows the events of the offending key. To explain a failure, fault kinds
+//! Runs one seed again and shows the events of the offending key, up to the first breach. To explain a failure, fault kinds
 //! are switched off one after the other while the same promise is still broken: what remains is
 //! what it takes.
 
@@ -91,15 +91,19 @@ pub fn show(case: Case, all: bool, out: &mut dyn Write) -> io::Result<bool> {
     let violations = checker.judge(Rules::of(&options), &log).violations.to_vec();
     writeln!(out, "{options}")?;
     let key = violations.first().and_then(|violation| violation.key);
+    let last = violations.first().map_or(usize::MAX, |violation| violation.entry);
     let keys = keys_of(&log);
-    let of_key: Vec<_> = (log.iter().zip(&keys).enumerate())
-        .filter(|(_, (_, owner))| all || key.is_none() || owner.is_none() || **owner == key)
+    let told: Vec<_> = (log.iter().zip(&keys).enumerate())
+        .filter(|(number, (_, owner))| {
+            let of_key = key.is_none() || owner.is_none() || **owner == key;
+            all || of_key && *number <= last
+        })
         .collect();
-    let skipped = if all { 0 } else { of_key.len().saturating_sub(SHOWN_MAX) };
+    let skipped = if all { 0 } else { told.len().saturating_sub(SHOWN_MAX) };
     if skipped > 0 {
         writeln!(out, "  ... {skipped} earlier events; --all shows them")?;
     }
-    for (number, (entry, _)) in of_key.into_iter().skip(skipped) {
+    for (number, (entry, _)) in told.into_iter().skip(skipped) {
         writeln!(out, "{entry}")?;
         for violation in violations.iter().filter(|violation| violation.entry == number) {
             writeln!(out, "    ^^^ breaks {}", Named(violation))?;

@@ -109,23 +109,19 @@ impl Checker {
         if let Some(grant) = at.and_then(|at| self.grants.get_mut(at)) {
             grant.exec = Some(exec);
         }
-        // Executions that never reached the upstream have no number here; they are left blank.
-        while self.execs.len() <= usize::from(exec) {
-            self.execs.push(Exec {
-                key,
-                fence: 0,
-                print,
-                open: false,
-                effect: false,
-                replied: None,
-                got: Got::Nothing,
-                durable: false,
-            });
+        if let Some(slot) = self.exec(exec) {
+            *slot = Exec { key, fence, print, open: true, ..*slot };
         }
-        if let Some(slot) = self.execs.get_mut(usize::from(exec)) {
-            let got = slot.got;
-            *slot = Exec { key, fence, print, open: true, got, ..*slot };
+    }
+
+    /// An execution, blank if nothing is known of it yet: a request may bounce, or be given up,
+    /// without ever having run.
+    fn exec(&mut self, exec: u16) -> Option<&mut Exec> {
+        let at = usize::from(exec);
+        if self.execs.len() <= at {
+            self.execs.resize(at + 1, Exec::default());
         }
+        self.execs.get_mut(at)
     }
 
     /// Whether another execution of the generation is going on that could still take effect, and
@@ -169,27 +165,14 @@ impl Checker {
     }
 
     pub(super) fn replied(&mut self, exec: u16, status: u16, said: SaidSo, large: bool) {
-        // A request that bounced has not run: it is only known from its answer.
-        while self.execs.len() <= usize::from(exec) {
-            self.execs.push(Exec {
-                key: 0,
-                fence: 0,
-                print: 0,
-                open: false,
-                effect: false,
-                replied: None,
-                got: Got::Nothing,
-                durable: false,
-            });
-        }
-        if let Some(ran) = self.execs.get_mut(usize::from(exec)) {
+        if let Some(ran) = self.exec(exec) {
             ran.open = false;
             ran.replied = Some((status, said, large));
         }
     }
 
     pub(super) fn panicked(&mut self, exec: u16) {
-        let Some(ran) = self.execs.get_mut(usize::from(exec)) else { return };
+        let Some(ran) = self.exec(exec) else { return };
         ran.open = false;
         let effect = ran.effect;
         self.reach(match effect {
@@ -199,13 +182,10 @@ impl Checker {
     }
 
     pub(super) fn got(&mut self, exec: u16, got: Got) {
-        while self.execs.len() <= usize::from(exec) {
-            self.replied(exec, 0, SaidSo::Nothing, false);
-        }
         if got == Got::Part {
             self.reach(Sometimes::TruncatedAnswer);
         }
-        if let Some(ran) = self.execs.get_mut(usize::from(exec)) {
+        if let Some(ran) = self.exec(exec) {
             ran.got = got;
         }
     }

@@ -130,7 +130,7 @@ enum GrantEnd {
 }
 
 /// What the upstream did.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Exec {
     key: u8,
     fence: u32,
@@ -143,8 +143,9 @@ struct Exec {
 }
 
 /// What a gateway had from its upstream.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Got {
+    #[default]
     Nothing,
     Whole,
     Part,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use retrysafe_core::retry::{self, Heard, Next, Patience};
 
-use super::gateway::{Conn, Reply};
+use super::conn::{Conn, Reply};
 use super::{Event, Sim, World};
 use crate::history::{CallEnd, Class, What};
 use crate::museum::Fault;
@@ -24,6 +24,9 @@ pub struct Call {
     pub patience: Patience,
     /// How long it waits for one answer.
     pub attempt_ms: u64,
+    /// Whether it has heard how the request ended. A kept 5xx is such an answer, though the rules
+    /// of retrying take it for one that may pass.
+    pub answered: bool,
     pub ended: bool,
 }
 
@@ -169,13 +172,13 @@ impl World {
     }
 
     fn note_hearing(&mut self, call: u16, conn: u16, came: &Came) {
-        self.record(match came {
-            Came::Nothing => What::NotHeard { call, conn },
-            Came::Answer(reply) => {
-                let Reply { class, status, body, .. } = *reply;
-                What::Heard { call, conn, class, status, body }
-            }
-        });
+        let Came::Answer(Reply { class, status, body, .. }) = *came else {
+            return self.record(What::NotHeard { call, conn });
+        };
+        self.record(What::Heard { call, conn, class, status, body });
+        if let Some(call) = self.calls.get_mut(usize::from(call)) {
+            call.answered |= matches!(class, Class::First | Class::Replay);
+        }
     }
 }
 

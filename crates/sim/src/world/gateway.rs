@@ -15,8 +15,9 @@ use retrysafe_core::engine::{Ask, Begun, Lease, Renewed, Settled};
 use retrysafe_core::policy::End;
 use retrysafe_core::record::{Answer, Outcome, State};
 
+use super::conn::Reply;
 use super::tables::{self, Said, Tables};
-use super::{Doomed, Event, Job, Sim, TaskNo, World, mutant};
+use super::{Sim, TaskNo, World, mutant};
 use crate::history::{By, Class, NONE, Role, SettleHeard, What};
 use crate::museum::Fault;
 use crate::options::{Kind, NAMES, Options};
@@ -52,29 +53,6 @@ pub struct Process {
     pub frozen_at: Option<u64>,
     /// Since when, by its own clock, its reconciler has known a fence to be unknown.
     pub seen: Vec<(u32, u64)>,
-}
-
-/// One attempt of a client.
-pub struct Conn {
-    key: u8,
-    print: u8,
-    pub gateway: u8,
-    pub client: TaskNo,
-    /// The task that dies with the connection.
-    server: Option<TaskNo>,
-    under_way: Option<Reply>,
-    pub arrived: Option<Reply>,
-    pub broken: bool,
-}
-
-/// What a gateway answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
-    pub class: Class,
-    pub status: u16,
-    pub code: Option<&'static str>,
-    pub body: u16,
-    pub retry_after: u16,
 }
 
 /// What the tasks of a gateway process share.
@@ -197,21 +175,34 @@ pub async fn serve(gate: Gate, conn: u16) {
                 return gate.refuse(conn, Class::InProgress, tables.refusals.in_progress, left);
             }
             Err(error) => {
-                let ambiguous = error.may_have_applied();
-                gate.sim.with(|world| world.record(What::BeginFailed { conn, ambiguous }));
-                if gate.fault(Fault::FailOpen) {
-                    let sim = gate.sim.clone();
-                    sim.spawn(gate.number, mutant::execute_unprotected(gate, conn, key, print));
-                    return;
-                }
-                gate.refuse(conn, Class::Unavailable, tables.refusals.unavailable, gate.lease());
-                if ambiguous {
-                    let sim = gate.sim.clone();
-                    sim.spawn(gate.number, withdraw(gate, named, owner));
-                }
-                return;
+                let attempt = Attempt { conn, key, named, print, owner };
+                return begin_failed(gate, attempt, error.may_have_applied());
             }
         }
+    }
+}
+
+/// What a begin was for.
+struct Attempt {
+    conn: u16,
+    key: u8,
+    named: u8,
+    print: u8,
+    owner: u64,
+}
+
+/// No store, no execution. What may have been applied is taken back.
+fn begin_failed(gate: Gate, attempt: Attempt, ambiguous: bool) {
+    let Attempt { conn, key, named, print, owner } = attempt;
+    let (sim, number) = (gate.sim.clone(), gate.number);
+    sim.with(|world| world.record(What::BeginFailed { conn, ambiguous }));
+    if gate.fault(Fault::FailOpen) {
+        sim.spawn(number, mutant::execute_unprotected(gate, conn, key, print));
+        return;
+    }
+    gate.refuse(conn, Class::Unavailable, gate.tables.refusals.unavailable, gate.lease());
+    if ambiguous {
+        sim.spawn(number, withdraw(gate, named, owner));
     }
 }
 
@@ -299,13 +290,17 @@ async fn run(
         if let Some(end) = poll_fn(|_| gate.sim.with(|world| world.end(exec, until))).await {
             return (end, exec);
         }
+        if renewing {
+            let lease_max = Duration::from_millis(gate.options.lease_max_ms);
+            let renewed = engine.renew(lease, gate.lease(), lease_max).await;
+            // A failed renewal is tried again at the next step; a lost one never.
+            renewing = !matches!(renewed, Ok(Renewed::Lost));
+        }
+        // Looked at last: who has slept past everything still tries to renew first.
         if gate.sim.with(|world| world.now) >= deadline {
             gate.sim.with(|world| world.record(What::GaveUp { exec }));
             return (End::AnswerLost, exec);
         }
-        let lease_max = Duration::from_millis(gate.options.lease_max_ms);
-        // A failed renewal is tried again at the next step; a lost one never.
-        renewing = !matches!(engine.renew(lease, gate.lease(), lease_max).await, Ok(Renewed::Lost));
     }
 }
 
@@ -411,21 +406,6 @@ impl Sim {
     }
 }
 
-impl Conn {
-    pub fn new(key: u8, print: u8, gateway: u8, client: TaskNo) -> Self {
-        Self {
-            key,
-            print,
-            gateway,
-            client,
-            server: None,
-            under_way: None,
-            arrived: None,
-            broken: false,
-        }
-    }
-}
-
 impl World {
     fn clock_of(&self, gateway: u8) -> u64 {
         match self.gateways.get(usize::from(gateway)) {
@@ -440,80 +420,6 @@ impl World {
         match self.strike(Kind::UpstreamSlow, 10) {
             true => self.chance.scaled(10, self.options.lease_ms * 3 / 2),
             false => self.chance.between(1, 6),
-        }
-    }
-
-    pub fn conn_arrives(&mut self, conn: u16) {
-        let Some(open) = self.conns.get(usize::from(conn)) else { return };
-        let gateway = open.gateway;
-        match self.gateways.get(usize::from(gateway)) {
-            Some(process) if process.up => {
-                if !open.broken {
-                    self.jobs.push(Job::Serve { gateway, conn });
-                }
-            }
-            Some(_) | None => self.reset_conn(conn),
-        }
-    }
-
-    /// The gateway's end is gone: the client's connection is reset.
-    pub fn reset_conn(&mut self, conn: u16) {
-        if let Some(open) = self.conns.get_mut(usize::from(conn))
-            && !open.broken
-        {
-            open.broken = true;
-            self.ready.push(open.client);
-        }
-    }
-
-    /// The client goes away: whatever still belongs to its connection is dropped.
-    pub fn conn_breaks(&mut self, conn: u16) {
-        let Some(open) = self.conns.get_mut(usize::from(conn)) else { return };
-        if open.broken || open.arrived.is_some() {
-            return;
-        }
-        open.broken = true;
-        self.ready.push(open.client);
-        let cancels =
-            !self.options.begins_on || self.options.fault == Some(Fault::DisconnectCancels);
-        if let Some(task) = open.server.take().filter(|_| cancels) {
-            self.doomed.push(Doomed::Task(task));
-        }
-        self.record(What::Disconnected { conn });
-    }
-
-    pub fn serves(&mut self, conn: u16, task: TaskNo) {
-        if let Some(open) = self.conns.get_mut(usize::from(conn)) {
-            open.server = Some(task);
-        }
-    }
-
-    fn hand_over(&mut self, conn: u16, task: Option<TaskNo>) {
-        if let Some(open) = self.conns.get_mut(usize::from(conn)) {
-            open.server = task;
-        }
-    }
-
-    fn answer(&mut self, conn: u16, reply: Reply) {
-        let Reply { class, status, body, retry_after, .. } = reply;
-        self.record(What::Answered { conn, class, status, body, retry_after });
-        let lost = self.strike(Kind::AnswerLost, 8);
-        let ms = self.chance.between(1, 10);
-        if let Some(open) = self.conns.get_mut(usize::from(conn)) {
-            open.server = None;
-            open.under_way = Some(reply);
-            if !lost {
-                self.after(ms, Event::ConnAnswers(conn));
-            }
-        }
-    }
-
-    pub fn conn_answers(&mut self, conn: u16) {
-        if let Some(open) = self.conns.get_mut(usize::from(conn))
-            && !open.broken
-        {
-            open.arrived = open.under_way.take();
-            self.ready.push(open.client);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! outlives the process that sent it. Nothing waits in real time: a day of retention costs one pop.
 
 mod client;
+mod conn;
 mod executor;
 mod gateway;
 mod handle;
@@ -71,7 +72,7 @@ struct World {
     keeper: keeper::Keeper,
     cache: handle::Cache,
     gateways: Vec<gateway::Process>,
-    conns: Vec<gateway::Conn>,
+    conns: Vec<conn::Conn>,
     execs: Vec<upstream::Exec>,
     burnt: Vec<u32>,
     lookups: Vec<upstream::Lookup>,

@@ -76,7 +76,10 @@ impl World {
                 deadline: Duration::from_millis(12 * lease),
             };
             let attempt_ms = self.chance.scaled(300, 3 * lease);
-            self.call_at(start, Call { key, print, patience, attempt_ms, ended: false });
+            self.call_at(
+                start,
+                Call { key, print, patience, attempt_ms, answered: false, ended: false },
+            );
         }
         let last = starts.iter().copied().max().unwrap_or_default();
         (starts, last)
@@ -213,7 +216,7 @@ impl World {
         let lease = self.options.lease_ms;
         let blow = if self.strike(Kind::Crash, 2) {
             Blow::Crash { gateway, down_ms: self.chance.scaled(10, 2 * lease) }
-        } else if self.strike(Kind::Pause, 4) {
+        } else if self.strike(Kind::Pause, if self.options.sleepers { 25 } else { 4 }) {
             Blow::Pause { gateway, ms: self.pause_ms() }
         } else {
             return;
@@ -354,7 +357,10 @@ impl World {
                 let at = self.now + self.chance.below(lease);
                 let key = scope * NAMES + name;
                 let attempt_ms = 4 * lease;
-                self.call_at(at, Call { key, print: 0, patience, attempt_ms, ended: false });
+                self.call_at(
+                    at,
+                    Call { key, print: 0, patience, attempt_ms, answered: false, ended: false },
+                );
             }
         }
         self.after(lease, Event::Watches);
@@ -397,6 +403,9 @@ impl World {
         self.arriving == 0
             && self.alive == 0
             && (0..SCOPES * NAMES).all(|key| settled(key).is_some())
-            && self.calls.iter().all(|call| call.ended || settled(call.key) == Some(false))
+            && self
+                .calls
+                .iter()
+                .all(|call| call.ended || call.answered || settled(call.key) == Some(false))
     }
 }

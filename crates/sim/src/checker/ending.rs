@@ -40,9 +40,7 @@ impl Checker {
     fn everything_was_settled(&mut self) {
         for at in 0..self.grants.len() {
             let Some(grant) = self.grants.get(at).copied() else { continue };
-            let owes = grant.acknowledged
-                && self.is_alive(grant.gateway, grant.epoch)
-                && !self.is_still_running(grant.key, grant.fence);
+            let owes = grant.acknowledged && self.is_alive(grant.gateway, grant.epoch);
             self.require(!owes || grant.asked.is_some(), I::S19, grant.key);
         }
     }
@@ -73,29 +71,12 @@ impl Checker {
             let Some(live) = self.live(key) else { continue };
             match live.standing {
                 Standing::Completed | Standing::FailedRetryable => {}
-                Standing::InProgress => {
-                    self.require(self.is_still_running(key, live.fence), I::L1, key);
-                }
+                Standing::InProgress => self.violate(I::L1, Some(key)),
                 Standing::Unknown => {
                     self.require(self.is_dead_letter(live), I::L3, key);
                 }
             }
         }
-    }
-
-    /// Whether an attempt had begun just before the history ended, and its lease was not over: a
-    /// client may retry a stored failure until its retention ends, and begin anew at the last moment.
-    fn is_still_running(&self, key: u8, fence: u32) -> bool {
-        self.live(key).is_some_and(|live| {
-            live.standing == Standing::InProgress
-                && live.fence == fence
-                && self.at <= self.on_recorder(live.until)
-        })
-    }
-
-    /// A reading of the store's clock, by the recorder's.
-    fn on_recorder(&self, reading: u64) -> u64 {
-        reading.saturating_sub(STORE_EPOCH_MS).saturating_add_signed(-self.clock_offset)
     }
 
     /// Whether a person must decide, and nobody is there to do so.
@@ -112,8 +93,9 @@ impl Checker {
         if before.standing != Standing::InProgress || stays {
             return;
         }
-        let bound =
-            self.on_recorder(before.until).max(healed_at) + 2 * self.rules.lease_ms + SLACK_MS;
+        let over =
+            before.until.saturating_sub(STORE_EPOCH_MS).saturating_add_signed(-self.clock_offset);
+        let bound = over.max(healed_at) + 2 * self.rules.lease_ms + SLACK_MS;
         self.require(self.at <= bound, I::L1, key);
     }
 }

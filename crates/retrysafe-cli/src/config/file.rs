@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use retrysafe::upkeep::Schedule;
 use retrysafe_core::units;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -175,9 +176,16 @@ pub(crate) struct ReconcileFile {
     /// person must decide.
     #[serde(default)]
     pub schedule: Option<Vec<Length>>,
-    /// How long after a record became unknown its absence may count as proof.
+    /// How long a record must have been seen as unknown before its absence may count as proof, by
+    /// a clock that cannot leap. At least `lease` and `upstream_timeout` together.
     #[serde(default)]
     pub settle_time: Option<Length>,
+}
+
+impl ReconcileFile {
+    pub(crate) fn settle_time(&self) -> Duration {
+        self.settle_time.map_or_else(|| Schedule::default().settle_time, |length| length.0)
+    }
 }
 
 /// How a request's meaning is taken.

@@ -18,6 +18,7 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderName, Uri};
 use ipnet::IpNet;
 use retrysafe_core::fingerprint::{Pointer, Rules};
+use retrysafe_core::policy::Absence;
 
 pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, TlsFile};
 pub(crate) use rules::{RouteRules, ScopePart};
@@ -201,6 +202,11 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         let settings = rules::route(table, &default_settings, &at, &mut wrong);
         routes.push(rules::rules(&settings, &fingerprint, &at, has_jwt, &mut wrong));
     }
+    if let Some(reconcile) = &file.reconcile {
+        for route in routes.iter().chain([&defaults]) {
+            wrong.extend(unripe(reconcile, route));
+        }
+    }
     let store = file.store.clone().unwrap_or_else(|| STORE.into());
     if let Err(what) = crate::store::kind(&store) {
         wrong.push(Complaint::new("store", what));
@@ -235,6 +241,21 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         fingerprint,
         defaults,
         routes,
+    })
+}
+
+/// What is wrong with the settle time of a route on which an absence is proof: its owner may send
+/// until its lease ends, and what it sent is on its way for as long as the upstream may take.
+fn unripe(reconcile: &ReconcileFile, route: &RouteRules) -> Option<Complaint> {
+    let needed = route.policy.lease.saturating_add(route.upstream_timeout);
+    let is_short = route.policy.absence == Absence::Proof && reconcile.settle_time() < needed;
+    is_short.then(|| {
+        let what = format!(
+            "is shorter than `lease` and `upstream_timeout` together ({needed:?}) on {}, where an absence \
+             is proof: a request that may still arrive would be run again",
+            route.path
+        );
+        Complaint::new("reconcile.settle_time", what)
     })
 }
 

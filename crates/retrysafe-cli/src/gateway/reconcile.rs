@@ -6,7 +6,6 @@
 //! `absence = "proof"` and the settle time has passed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
@@ -15,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use retrysafe::upkeep::{Lookup, Reconciler};
 use retrysafe_core::machine::Proof;
 use retrysafe_core::policy::Absence;
-use retrysafe_core::record::{Answer, Record, State};
+use retrysafe_core::record::{Answer, Record};
 use retrysafe_core::store::Store;
 use serde_json::Value;
 
@@ -27,9 +26,6 @@ use crate::config::{self, ReconcileFile};
 /// The largest answer that is read: an answer to replay may stand in it.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
 
-/// How long the upstream needs until everything sent to it is visible, unless it is set.
-const SETTLE_TIME: Duration = Duration::from_secs(60 * 60);
-
 /// Asks the upstream over HTTP.
 pub(crate) struct HttpLookup<S> {
     gateway: Arc<Gateway<S>>,
@@ -39,7 +35,6 @@ pub(crate) struct HttpLookup<S> {
     template: String,
     headers: Vec<(HeaderName, HeaderValue)>,
     meaning: Meaning,
-    settle_time: Duration,
 }
 
 /// How an answer is read.
@@ -87,9 +82,8 @@ impl<S: Store> HttpLookup<S> {
             name.zip(value).ok_or("reconcile.headers: not a header")
         });
         let headers = headers.collect::<Result<Vec<_>, _>>()?;
-        let settle_time = settings.settle_time.map_or(SETTLE_TIME, |length| length.0);
         let meaning = Meaning::new(settings);
-        Ok(Self { gateway, elsewhere, template, headers, meaning, settle_time })
+        Ok(Self { gateway, elsewhere, template, headers, meaning })
     }
 
     async fn ask(&self, record: &Record) -> Result<(StatusCode, Bytes), String> {
@@ -122,22 +116,6 @@ impl<S: Store> HttpLookup<S> {
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
     }
-
-    /// What an absence means on the record's route, by the store's clock.
-    async fn absent(&self, record: &Record) -> Lookup {
-        let live = self.gateway.live.load_full();
-        let mut routes = live.routes.all();
-        let route = routes.find(|route| *route.label == *record.about.route);
-        let rule = route.map_or(Absence::default(), |route| route.rules.policy.absence);
-        let State::Unknown { since, .. } = record.state else { return Lookup::Inconclusive };
-        let Ok(seen) = self.gateway.engine.look(record.id).await else {
-            return Lookup::Inconclusive;
-        };
-        match Proof::absence(rule, seen.now.since(since), self.settle_time) {
-            Some(proof) => Lookup::NotExecuted(proof),
-            None => Lookup::NotFound,
-        }
-    }
 }
 
 impl<S: Store> Reconciler for HttpLookup<S> {
@@ -153,9 +131,16 @@ impl<S: Store> Reconciler for HttpLookup<S> {
             Says::Executed(answer) => Lookup::Executed(answer),
             Says::NotExecuted => Lookup::NotExecuted(Proof::burnt()),
             Says::Pending => Lookup::Pending,
-            Says::Absent => self.absent(unknown).await,
+            Says::Absent => Lookup::NotFound,
             Says::Nothing => Lookup::Inconclusive,
         }
+    }
+
+    fn absence(&self, unknown: &Record) -> Absence {
+        let live = self.gateway.live.load_full();
+        let mut routes = live.routes.all();
+        let route = routes.find(|route| *route.label == *unknown.about.route);
+        route.map_or(Absence::default(), |route| route.rules.policy.absence)
     }
 }
 

@@ -38,6 +38,7 @@ fn schedule(settings: &ReconcileFile) -> Schedule {
         after: after.unwrap_or(default.after),
         look_every: settings.every.map_or(default.look_every, |length| length.0),
         lookup_max: settings.timeout.map_or(default.lookup_max, |length| length.0),
+        settle_time: settings.settle_time(),
         ..default
     }
 }

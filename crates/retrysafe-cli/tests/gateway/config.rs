@@ -26,6 +26,10 @@ fn everything_wrong_is_named_with_its_place() {
         ("[defaults]\nlease = \"5s\"\nlease_max = \"1s\"\n", vec!["line 4", "at least `lease`"]),
         ("[admin]\ntoken_file = \"/nonexistent\"\n", vec!["/nonexistent"]),
         ("[tls]\ncertificate = \"/nonexistent\"\nkey = \"x\"\n", vec!["tls"]),
+        (
+            "[reconcile]\nurl = \"/l/{id}\"\nsettle_time = \"89s\"\n[defaults]\nabsence = \"proof\"\n",
+            vec!["line 4", "settle_time", "90s", "/{*rest}"],
+        ),
         ("[fingerprint]\nexclude = [\"no-slash\"]\n", vec!["line 3", "fingerprint.exclude"]),
     ] {
         let text = if toml.is_empty() { String::new() } else { format!("{up}{toml}") };

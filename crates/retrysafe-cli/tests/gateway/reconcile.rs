@@ -2,10 +2,13 @@
 
 use super::kit::{Gateway, PATIENCE, Step, Upstream, key, reply};
 
+/// As short as a settle time of 400 ms allows.
+const SHORT: &str = "lease = \"200ms\"\nupstream_timeout = \"200ms\"\n";
+
 fn config(more: &str) -> String {
     format!(
         "[reconcile]\nurl = \"/lookup?id={{id}}&fence={{fence}}\"\nevery = \"20ms\"\n\
-         schedule = [\"0s\", \"100ms\", \"200ms\"]\nsettle_time = \"50ms\"\n\
+         schedule = [\"0s\", \"400ms\", \"800ms\", \"3s\"]\nsettle_time = \"400ms\"\n\
          response = \"/answer\"\nheaders = {{ authorization = \"Bearer gateway\" }}\n{more}"
     )
 }
@@ -63,7 +66,7 @@ fn an_absence_proves_nothing_unless_the_route_says_so() {
     assert_eq!((answer.code().as_str(), upstream.count("/pay")), ("outcome_unknown", 1));
     assert!(asked >= 1);
     let (upstream, _gateway, answer, _) =
-        told(reply(404, "{}"), "[defaults]\nabsence = \"proof\"\n");
+        told(reply(404, "{}"), &format!("[defaults]\nabsence = \"proof\"\n{SHORT}"));
     assert_eq!((answer.status(), upstream.count("/pay")), (201, 2));
 }
 

@@ -34,7 +34,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-pub use reconciler::{Lookup, Reconciled, Reconciler, Schedule, dead_letters, reconcile};
+pub use reconciler::{Lookup, Reconciled, Reconciler, Reconciliation, Schedule, dead_letters};
 
 /// How often ended leases are looked for, unless set otherwise. A caller learns of one anyway, as
 /// soon as it asks; the sweeper is for those who never ask again.
@@ -98,12 +98,13 @@ impl<S: Store> Upkeep<S> {
     /// Asks this reconciler about unknown records, by this schedule.
     #[must_use]
     pub fn reconcile<R: Reconciler>(mut self, reconciler: R, schedule: Schedule) -> Self {
-        let (reconciler, pause) = (Arc::new(reconciler), schedule.look_every);
-        let schedule = Arc::new(schedule);
-        let round: Round<S> = Arc::new(move |engine| {
-            let (reconciler, schedule) = (Arc::clone(&reconciler), Arc::clone(&schedule));
+        let pause = schedule.look_every;
+        let rounds = Reconciliation::new(Arc::clone(&self.engine), reconciler, schedule);
+        let rounds = Arc::new(rounds);
+        let round: Round<S> = Arc::new(move |_| {
+            let rounds = Arc::clone(&rounds);
             Box::pin(async move {
-                if let Err(error) = reconcile(&engine, &reconciler, &schedule).await {
+                if let Err(error) = rounds.round().await {
                     tracing::warn!(target: "retrysafe", %error, "reconcile_failed");
                 }
             })

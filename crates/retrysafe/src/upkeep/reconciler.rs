@@ -5,19 +5,27 @@
 //! it finds decides the record once, and raises its fence, so that the former owner loses. "Not
 //! found" proves nothing by itself; see [`Proof::absence`]. When the schedule is used up, the record
 //! stays unknown and is dead-lettered: a person must decide.
+//!
+//! Two clocks. When to ask goes by the store's clock: a leap of it costs a lookup. How long an
+//! absence has lasted goes by this process's monotonic clock, from its own first sight of the
+//! record: a leap there would turn "not yet" into "never", and execute twice.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use retrysafe_core::engine::{Engine, Ruled};
 use retrysafe_core::event;
 use retrysafe_core::machine::{Evidence, Proof, Verdict};
 use retrysafe_core::policy::Absence;
-use retrysafe_core::record::{Answer, Judge, Record, Standing, State};
+use retrysafe_core::record::{Answer, Fence, Judge, Record, Standing, State};
+use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Filter, Query, Store, StoreError};
 use retrysafe_core::time::Time;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How many lookups are under way at once: one that hangs does not hold up the others, and a
 /// provider that was down is not met by all of them.
@@ -30,6 +38,13 @@ const PAGE: usize = 256;
 pub trait Reconciler: Send + Sync + 'static {
     /// Asks whoever could know. A lookup that panics or takes too long is [`Lookup::Inconclusive`].
     fn lookup(&self, unknown: &Record) -> impl Future<Output = Lookup> + Send;
+
+    /// Whether [`Lookup::NotFound`] proves, after the settle time, that this request was not
+    /// executed. It does not, unless you say so.
+    fn absence(&self, unknown: &Record) -> Absence {
+        let _ = unknown;
+        Absence::default()
+    }
 }
 
 /// What a lookup found.
@@ -57,10 +72,9 @@ pub struct Schedule {
     pub look_every: Duration,
     /// How long one lookup may take.
     pub lookup_max: Duration,
-    /// Whether "not found" proves that it was not executed.
-    pub absence: Absence,
-    /// If it does: how long the downstream needs until everything that was sent is visible. Longer
-    /// than any request may be on its way.
+    /// Where [`Reconciler::absence`] says that "not found" is proof: how long a record must have
+    /// been seen as unknown before it is. At least the lease, within which its owner may still
+    /// send, plus the longest that a request can be on its way until the downstream shows it.
     pub settle_time: Duration,
     /// Only records of this route.
     pub route: Option<Box<str>>,
@@ -94,7 +108,6 @@ impl Default for Schedule {
             ],
             look_every: Duration::from_secs(5),
             lookup_max: Duration::from_secs(30),
-            absence: Absence::default(),
             settle_time: minutes(60),
             route: None,
         }
@@ -130,52 +143,84 @@ impl Schedule {
     }
 }
 
-/// Asks once about every unknown record that is due.
-///
-/// # Errors
-///
-/// The store's, if it cannot even be read.
-pub async fn reconcile<S: Store, R: Reconciler>(
-    engine: &Arc<Engine<S>>,
-    reconciler: &Arc<R>,
-    schedule: &Arc<Schedule>,
-) -> Result<Reconciled, StoreError> {
-    let (mut done, mut query) = (Reconciled::default(), schedule.query());
-    let mut under_way = JoinSet::new();
-    loop {
-        let page = engine.store().scan(query.clone()).await?;
-        done.failed += page.value.damaged.len();
-        for record in page.value.records {
-            match schedule.turn(&record, page.now) {
-                Turn::Later | Turn::Decided => {}
-                Turn::DeadLettered => done.dead_lettered += 1,
-                Turn::Due => {
-                    done.asked += 1;
-                    metrics::counter!(event::RECONCILE_SCHEDULED.name).increment(1);
-                    while under_way.len() >= LOOKUPS_AT_ONCE {
-                        done.note(under_way.join_next().await);
+/// Asks one reconciler about the unknown records of one store, round after round.
+pub struct Reconciliation<S, R> {
+    engine: Arc<Engine<S>>,
+    reconciler: Arc<R>,
+    schedule: Schedule,
+    /// Since when this process has seen them unknown.
+    sighted: Mutex<HashMap<(Id, Fence), Instant>>,
+}
+
+impl<S: Store, R: Reconciler> Reconciliation<S, R> {
+    /// Nothing is asked before the first [round](Self::round).
+    pub fn new(engine: Arc<Engine<S>>, reconciler: R, schedule: Schedule) -> Self {
+        let (reconciler, sighted) = (Arc::new(reconciler), Mutex::default());
+        Self { engine, reconciler, schedule, sighted }
+    }
+
+    /// Asks once about every unknown record that is due.
+    ///
+    /// # Errors
+    ///
+    /// The store's, if it cannot even be read.
+    pub async fn round(&self) -> Result<Reconciled, StoreError> {
+        let (mut done, mut query) = (Reconciled::default(), self.schedule.query());
+        let (mut under_way, mut present) = (JoinSet::new(), HashMap::new());
+        loop {
+            let page = self.engine.store().scan(query.clone()).await?;
+            done.failed += page.value.damaged.len();
+            for record in page.value.records {
+                let first = self.first_sight(&record);
+                present.insert((record.id, record.fence), first);
+                match self.schedule.turn(&record, page.now) {
+                    Turn::Later | Turn::Decided => {}
+                    Turn::DeadLettered => done.dead_lettered += 1,
+                    Turn::Due => {
+                        done.asked += 1;
+                        metrics::counter!(event::RECONCILE_SCHEDULED.name).increment(1);
+                        while under_way.len() >= LOOKUPS_AT_ONCE {
+                            done.note(under_way.join_next().await);
+                        }
+                        under_way.spawn(self.question(record, first).ask());
                     }
-                    let (engine, reconciler) = (Arc::clone(engine), Arc::clone(reconciler));
-                    under_way.spawn(ask(
-                        engine,
-                        reconciler,
-                        Arc::clone(schedule),
-                        record,
-                        page.now,
-                    ));
                 }
             }
+            match page.value.next {
+                Some(cursor) => query.after = Some(cursor),
+                None => break,
+            }
         }
-        match page.value.next {
-            Some(cursor) => query.after = Some(cursor),
-            None => break,
+        while !under_way.is_empty() {
+            done.note(under_way.join_next().await);
+        }
+        // Only after a whole scan: what it did not show is not unknown any more.
+        *self.sighted.lock().unwrap_or_else(PoisonError::into_inner) = present;
+        metrics::gauge!(event::DEAD_LETTERED.name).set(done.dead_lettered as f64);
+        Ok(done)
+    }
+
+    fn first_sight(&self, record: &Record) -> Instant {
+        let mut sighted = self.sighted.lock().unwrap_or_else(PoisonError::into_inner);
+        *sighted.entry((record.id, record.fence)).or_insert_with(Instant::now)
+    }
+
+    fn question(&self, record: Record, first_sight: Instant) -> Question<S, R> {
+        Question {
+            engine: Arc::clone(&self.engine),
+            reconciler: Arc::clone(&self.reconciler),
+            record,
+            lookup_max: self.schedule.lookup_max,
+            settle_time: self.schedule.settle_time,
+            first_sight,
         }
     }
-    while !under_way.is_empty() {
-        done.note(under_way.join_next().await);
+}
+
+impl<S, R> fmt::Debug for Reconciliation<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reconciliation").field("schedule", &self.schedule).finish_non_exhaustive()
     }
-    metrics::gauge!(event::DEAD_LETTERED.name).set(done.dead_lettered as f64);
-    Ok(done)
 }
 
 /// The unknown records whose schedule is used up, at most `limit`: a person must decide.
@@ -219,61 +264,68 @@ impl Reconciled {
     }
 }
 
-async fn ask<S: Store, R: Reconciler>(
+/// One unknown record that is asked about.
+struct Question<S, R> {
     engine: Arc<Engine<S>>,
     reconciler: Arc<R>,
-    schedule: Arc<Schedule>,
     record: Record,
-    now: Time,
-) -> Asked {
-    let (id, fence) = (record.id, record.fence);
-    let waited = match record.state {
-        State::Unknown { since, .. } => now.since(since),
-        State::InProgress { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
-            Duration::ZERO
-        }
-    };
-    // In a task of its own, so that a panic ends the lookup and nothing else.
-    let lookup = tokio::spawn(async move { reconciler.lookup(&record).await });
-    let stop = lookup.abort_handle();
-    let found = match tokio::time::timeout(schedule.lookup_max, lookup).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(_)) | Err(_) => {
-            stop.abort();
-            Lookup::Inconclusive
-        }
-    };
-    let evidence = match found {
-        Lookup::Executed(answer) => Some((Evidence::Executed(answer), "found as executed")),
-        Lookup::NotExecuted(proof) => {
-            Some((Evidence::NotExecuted(proof), "proven not to be executed"))
-        }
-        Lookup::NotFound => Proof::absence(schedule.absence, waited, schedule.settle_time)
-            .map(|proof| (Evidence::NotExecuted(proof), "not found after the settle time")),
-        Lookup::Pending | Lookup::Inconclusive => None,
-    };
-    let Some((evidence, reason)) = evidence else {
-        metrics::counter!(event::RECONCILE_FAILED.name).increment(1);
-        return match engine.looked_up(id).await {
-            Ok(_) => Asked::StillUnknown,
-            Err(_) => Asked::Failed,
+    lookup_max: Duration,
+    settle_time: Duration,
+    first_sight: Instant,
+}
+
+impl<S: Store, R: Reconciler> Question<S, R> {
+    async fn ask(self) -> Asked {
+        let (id, fence) = (self.record.id, self.record.fence);
+        // What is absent from the answer was absent when it was asked for, not later.
+        let waited = self.first_sight.elapsed();
+        let absence = self.reconciler.absence(&self.record);
+        let evidence = match self.look_up().await {
+            Lookup::Executed(answer) => Some((Evidence::Executed(answer), "found as executed")),
+            Lookup::NotExecuted(proof) => {
+                Some((Evidence::NotExecuted(proof), "proven not to be executed"))
+            }
+            Lookup::NotFound => Proof::absence(absence, waited, self.settle_time)
+                .map(|proof| (Evidence::NotExecuted(proof), "not found after the settle time")),
+            Lookup::Pending | Lookup::Inconclusive => None,
         };
-    };
-    let standing = evidence.standing().name();
-    let judge = Judge::Reconciler;
-    let verdict = Verdict { fence, evidence, judge, reason: reason.into() };
-    match engine.resolve(id, &verdict).await {
-        Ok(Ruled::Done(record)) => {
-            let judge = Judge::Reconciler.name();
-            let counter = metrics::counter!(
-                event::RECONCILE_RESOLVED.name, "standing" => standing, "judge" => judge
-            );
-            counter.increment(1);
-            tracing::info!(target: "retrysafe", key = %record.key, standing, "reconciled");
-            Asked::Resolved
+        let Some((evidence, reason)) = evidence else {
+            metrics::counter!(event::RECONCILE_FAILED.name).increment(1);
+            return match self.engine.looked_up(id).await {
+                Ok(_) => Asked::StillUnknown,
+                Err(_) => Asked::Failed,
+            };
+        };
+        let standing = evidence.standing().name();
+        let judge = Judge::Reconciler;
+        let verdict = Verdict { fence, evidence, judge, reason: reason.into() };
+        match self.engine.resolve(id, &verdict).await {
+            Ok(Ruled::Done(record)) => {
+                let judge = Judge::Reconciler.name();
+                let counter = metrics::counter!(
+                    event::RECONCILE_RESOLVED.name, "standing" => standing, "judge" => judge
+                );
+                counter.increment(1);
+                tracing::info!(target: "retrysafe", key = %record.key, standing, "reconciled");
+                Asked::Resolved
+            }
+            // Somebody else was faster, or the owner has told the truth meanwhile.
+            Ok(Ruled::Refused(_) | Ruled::Absent) => Asked::StillUnknown,
+            Err(_) => Asked::Failed,
         }
-        // Somebody else was faster, or the owner has told the truth meanwhile.
-        Ok(Ruled::Refused(_) | Ruled::Absent) => Asked::StillUnknown,
-        Err(_) => Asked::Failed,
+    }
+
+    async fn look_up(&self) -> Lookup {
+        let (reconciler, record) = (Arc::clone(&self.reconciler), self.record.clone());
+        // In a task of its own, so that a panic ends the lookup and nothing else.
+        let lookup = tokio::spawn(async move { reconciler.lookup(&record).await });
+        let stop = lookup.abort_handle();
+        match tokio::time::timeout(self.lookup_max, lookup).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) | Err(_) => {
+                stop.abort();
+                Lookup::Inconclusive
+            }
+        }
     }
 }

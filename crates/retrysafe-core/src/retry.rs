@@ -42,6 +42,8 @@ pub enum Heard<'a> {
         code: Option<&'a str>,
         /// Its `Retry-After`, as it stands.
         retry_after: Option<&'a [u8]>,
+        /// Whether it says that it is kept under this key, by `Idempotent-Replayed: true`.
+        is_replay: bool,
     },
     /// The connection could not be made: nothing was sent.
     NotSent,
@@ -89,7 +91,10 @@ impl Call {
     ) -> Next {
         self.attempts = self.attempts.saturating_add(1);
         let asked = match heard {
-            Heard::Answer { status, code, retry_after } => {
+            // Kept is kept, a 5xx too: a retry gets the same until the server forgets the key, and
+            // would then execute anew.
+            Heard::Answer { is_replay: true, .. } => return Next::Done,
+            Heard::Answer { status, code, retry_after, is_replay: false } => {
                 match meaning(status, code, retry_after.is_some()) {
                     Meaning::Final => return Next::Done,
                     // It answers this attempt, and an earlier one may have run.
@@ -240,7 +245,7 @@ mod tests {
     use super::*;
 
     fn answer(status: u16, code: Option<&'static str>) -> Heard<'static> {
-        Heard::Answer { status, code, retry_after: None }
+        Heard::Answer { status, code, retry_after: None, is_replay: false }
     }
 
     fn next(heard: Heard<'_>) -> Next {
@@ -254,6 +259,16 @@ mod tests {
         }
         assert_eq!(next(answer(422, Some("idempotency_key_reused"))), Next::Done);
         assert_eq!(next(answer(400, Some("idempotency_key_invalid"))), Next::Done);
+    }
+
+    #[test]
+    fn what_is_kept_is_final_whatever_it_says() {
+        for (status, code) in
+            [(201, None), (500, None), (503, Some("store_unavailable")), (429, None)]
+        {
+            let kept = Heard::Answer { status, code, retry_after: Some(b"1"), is_replay: true };
+            assert_eq!(next(kept), Next::Done, "{status}");
+        }
     }
 
     #[test]
@@ -308,7 +323,8 @@ mod tests {
     #[test]
     fn a_conflict_is_final_unless_it_names_a_time() {
         assert_eq!(next(answer(409, Some("name_taken"))), Next::Done);
-        let later = Heard::Answer { status: 409, code: None, retry_after: Some(b"1") };
+        let later =
+            Heard::Answer { status: 409, code: None, retry_after: Some(b"1"), is_replay: false };
         assert_eq!(next(later), Next::Retry(Duration::from_secs(1)));
     }
 
@@ -337,7 +353,12 @@ mod tests {
     #[test]
     fn retry_after_is_honoured_and_bounded_by_the_deadline() {
         let asked = |value: &'static [u8], now| {
-            let heard = Heard::Answer { status: 503, code: None, retry_after: Some(value) };
+            let heard = Heard::Answer {
+                status: 503,
+                code: None,
+                retry_after: Some(value),
+                is_replay: false,
+            };
             Call::default().next(&Patience::default(), heard, Duration::from_secs(60), 0.0, now)
         };
         assert_eq!(asked(b"7", 0), Next::Retry(Duration::from_secs(7)));

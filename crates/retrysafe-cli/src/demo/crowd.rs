@@ -181,6 +181,7 @@ async fn careful(payment: String, shot: Shot) -> Told {
                     code: code.as_deref(),
                     // The demo's outages last a second; its customers look again sooner than asked.
                     retry_after: None,
+                    is_replay: answer.is_marked(),
                 },
                 Heard::Refused(_) => retry::Heard::NotSent,
                 Heard::Broken(_) | Heard::Silence => retry::Heard::Lost,

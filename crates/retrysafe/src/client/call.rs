@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use retrysafe_core::Key;
@@ -23,6 +23,9 @@ use super::error::{BoxError, Ended, Error, Last, Refused};
 use super::journal::{Claim, Pending};
 use super::settings::{Notice, Retries};
 use super::transport::{Loss, Transport};
+
+/// By which a server says that an answer is the one it has kept under the key.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// A call that is ready to be sent.
 pub(super) struct Ready {
@@ -123,7 +126,8 @@ impl Ready {
             End::Answer(answer) => {
                 let retry_after = answer.headers().get(RETRY_AFTER).map(HeaderValue::as_bytes);
                 let status = answer.status().as_u16();
-                (Heard::Answer { status, code: code.as_deref(), retry_after }, None)
+                let is_replay = answer.headers().get(REPLAYED).is_some_and(|value| value == "true");
+                (Heard::Answer { status, code: code.as_deref(), retry_after, is_replay }, None)
             }
             End::Error(Loss::NotSent | Loss::Unsendable, why) => (Heard::NotSent, Some(why)),
             End::Error(Loss::Lost, why) => (Heard::Lost, Some(why)),

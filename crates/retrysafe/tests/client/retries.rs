@@ -91,6 +91,14 @@ not_retried! {
 }
 
 #[tokio::test]
+async fn a_kept_failure_is_final() {
+    let kept = answer(500, "Idempotent-Replayed: true\r\n", "{}");
+    let server = Server::scripted([answer(500, "", ""), kept, created()]);
+    assert_eq!(client().0.send(server.post()).await.unwrap().status(), 500);
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[tokio::test]
 async fn a_success_is_final_whatever_its_body_says() {
     let server = Server::scripted([problem(200, "outcome_unknown", ""), created()]);
     assert_eq!(client().0.send(server.post()).await.unwrap().status(), 200);
@@ -302,10 +310,10 @@ async fn the_observer_hears_of_every_attempt() {
             "sending 1",
             "1 Lost true Retry(0ns)",
             "sending 2",
-            "2 Answer { status: 503, code: Some(\"store_unavailable\"), retry_after: None } false \
-             Retry(0ns)",
+            "2 Answer { status: 503, code: Some(\"store_unavailable\"), retry_after: None, \
+             is_replay: false } false Retry(0ns)",
             "sending 3",
-            "3 Answer { status: 201, code: None, retry_after: None } false Done",
+            "3 Answer { status: 201, code: None, retry_after: None, is_replay: false } false Done",
         ]
     );
 }

@@ -67,6 +67,7 @@ pub async fn call(sim: Sim, number: u16) {
                 code: reply.code,
                 retry_after: (reply.retry_after > 0)
                     .then(|| decimal(reply.retry_after, &mut digits)),
+                is_replay: reply.class == Class::Replay,
             },
         };
         let (now, chance) = sim.with(|world| (world.now, world.chance.unit()));

@@ -26,12 +26,12 @@ impl Server {
         Self::start("bare hyper", address, command)
     }
 
-    /// The program of this repository, built as it is released.
+    /// The program of this repository, built as it is shipped.
     pub fn gateway(upstream: SocketAddr, folder: &Path, more: &str) -> Self {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let built = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "--package", "retrysafe-cli"])
+            .args(["build", "--quiet", "--profile", "dist", "--package", "retrysafe-cli"])
             .current_dir(root)
             .status()
             .unwrap();
@@ -45,7 +45,7 @@ impl Server {
             store.display()
         );
         std::fs::write(&config, text).unwrap();
-        let mut command = Command::new(target().join("release/retrysafe"));
+        let mut command = Command::new(target().join("dist/retrysafe"));
         command.args(["serve", "--config"]).arg(&config);
         Self::start("retrysafe", address, command)
     }

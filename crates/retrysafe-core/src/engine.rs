@@ -298,7 +298,7 @@ impl<S: Store> Engine<S> {
                     return Ok(Settled::Done(record));
                 }
                 (Decision::Insert | Decision::Stands(_) | Decision::Write(_), current) => {
-                    return Ok(self.too_late(&lease, current, outcome).await);
+                    return Ok(Box::pin(self.too_late(&lease, current, outcome)).await);
                 }
             };
             match self.store.swap(record, write).await {

@@ -68,25 +68,30 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// A store that is shared: by requests, the sweeper and the reaper of one process.
+// Not `async fn`: a future around a future would hold the arguments a second time.
 impl<S: Store> Store for Arc<S> {
-    async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
-        S::insert(self, first).await
+    fn insert(&self, first: First) -> impl Future<Output = Result<Stamped<Inserted>, StoreError>> {
+        S::insert(self, first)
     }
 
-    async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        S::load(self, id).await
+    fn load(&self, id: Id) -> impl Future<Output = Result<Stamped<Option<Record>>, StoreError>> {
+        S::load(self, id)
     }
 
-    async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
-        S::swap(self, from, write).await
+    fn swap(
+        &self,
+        from: Record,
+        write: Write,
+    ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> {
+        S::swap(self, from, write)
     }
 
-    async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        S::scan(self, query).await
+    fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {
+        S::scan(self, query)
     }
 
-    async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
-        S::reap(self, limit).await
+    fn reap(&self, limit: usize) -> impl Future<Output = Result<Stamped<usize>, StoreError>> {
+        S::reap(self, limit)
     }
 }
 

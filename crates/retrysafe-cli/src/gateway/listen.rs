@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use super::body::Reply;
+use super::courier::Courier;
 use super::headers::Peer;
 use super::{Gateway, Worker};
 
@@ -168,14 +169,15 @@ async fn run<S: Store>(
             tidied.tidy();
         }
     });
+    let courier = Courier::start();
     while let Some((stream, peer)) = connections.recv().await {
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let (worker, stop, one) = (Arc::clone(&worker), stop.clone(), open.one());
-        tokio::spawn(async move {
+        tokio::spawn(courier.deliver(async move {
             // A connection that breaks is the caller's affair; what it had begun goes on.
             let _ = connection(worker, stream, peer, stop).await;
             drop(one);
-        });
+        }));
     }
 }
 

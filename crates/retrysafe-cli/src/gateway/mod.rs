@@ -17,6 +17,7 @@
 pub(crate) mod answer;
 mod body;
 mod connect;
+mod courier;
 mod front;
 mod headers;
 mod jwt;

@@ -120,25 +120,31 @@ impl<S: Store> Guarded<S> {
     }
 }
 
+// Each call of the store is boxed: it holds whole records, and every future around it would grow by
+// as much.
 impl<S: Store> Store for Guarded<S> {
-    async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
-        self.call(Operation::Insert, self.store.insert(first)).await
+    fn insert(&self, first: First) -> impl Future<Output = Result<Stamped<Inserted>, StoreError>> {
+        self.call(Operation::Insert, Box::pin(self.store.insert(first)))
     }
 
-    async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        self.call(Operation::Load, self.store.load(id)).await
+    fn load(&self, id: Id) -> impl Future<Output = Result<Stamped<Option<Record>>, StoreError>> {
+        self.call(Operation::Load, Box::pin(self.store.load(id)))
     }
 
-    async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
-        self.call(Operation::Swap, self.store.swap(from, write)).await
+    fn swap(
+        &self,
+        from: Record,
+        write: Write,
+    ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> {
+        self.call(Operation::Swap, Box::pin(self.store.swap(from, write)))
     }
 
-    async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        self.call(Operation::Scan, self.store.scan(query)).await
+    fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {
+        self.call(Operation::Scan, Box::pin(self.store.scan(query)))
     }
 
-    async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
-        self.call(Operation::Reap, self.store.reap(limit)).await
+    fn reap(&self, limit: usize) -> impl Future<Output = Result<Stamped<usize>, StoreError>> {
+        self.call(Operation::Reap, Box::pin(self.store.reap(limit)))
     }
 }
 

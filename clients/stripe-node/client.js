@@ -2,12 +2,13 @@
 // does not hold. Started by `cargo xtask clients`, which sets the ports.
 
 import Stripe from "stripe";
+import Stripe20 from "stripe-20";
 
 const { GATEWAY_PORT, CABLE_PORT, STUB_PORT } = process.env;
 const CHARGES = 10;
 
-const client = (port, maxNetworkRetries) =>
-  new Stripe("sk_test_1", { host: "127.0.0.1", port, protocol: "http", maxNetworkRetries, telemetry: false });
+const client = (port, maxNetworkRetries, Sdk = Stripe) =>
+  new Sdk("sk_test_1", { host: "127.0.0.1", port, protocol: "http", maxNetworkRetries, telemetry: false });
 const direct = client(GATEWAY_PORT, 0);
 const patient = client(GATEWAY_PORT, 8);
 const counts = async () => (await fetch(`http://127.0.0.1:${STUB_PORT}/`)).json();
@@ -51,7 +52,16 @@ claim("a key in use is a 409 with its code", inUse.statusCode === 409 && inUse.c
 const waited = await patient.charges.create(slow, { idempotencyKey: "slow-1" });
 claim("automatic retries wait for it and get its charge", waited.id === (await running).id);
 
-// The SDK judges errors of the v2 API by their type, whatever their status.
+// Up to version 20 the SDK judges every error by its type, from then on a v1 error by its status: a
+// 409 is a StripeAPIError there, whatever its type.
+running = direct.charges.create(slow, { idempotencyKey: "slow-20" });
+await begun((await counts()).executed + 1);
+const older = client(GATEWAY_PORT, 0, Stripe20);
+const inUse20 = await refusal(older.charges.create(slow, { idempotencyKey: "slow-20" }));
+claim("a key in use is a StripeIdempotencyError of version 20", inUse20 instanceof Stripe20.errors.StripeIdempotencyError, inUse20.type);
+await running;
+
+// Errors of the v2 API are judged by their type in all versions.
 running = direct.rawRequest("POST", "/v2/charges", { description: "slow" }, { idempotencyKey: "slow-2" });
 await begun((await counts()).executed + 1);
 const inUseV2 = await refusal(direct.rawRequest("POST", "/v2/charges", { description: "slow" }, { idempotencyKey: "slow-2" }));

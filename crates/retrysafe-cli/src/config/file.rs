@@ -28,6 +28,8 @@ pub(crate) struct File {
     pub h2c: Option<bool>,
     /// Networks whose `X-Forwarded-*` and `Forwarded` headers are believed, such as `10.0.0.0/8`.
     pub trusted_networks: Option<Vec<String>>,
+    /// How long the head of a request may take to arrive, and an idle connection may be kept.
+    pub head_time_max: Option<Length>,
     /// How long a stop may wait for running requests before it gives up.
     pub drain_max: Option<Length>,
     /// How long to stay up, not ready, before no more connections are taken, so that a load

@@ -32,6 +32,9 @@ const LISTEN: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:8081";
 /// Where records are kept unless something else is said.
 const STORE: &str = "disk:./retrysafe-data";
+/// How long the head of a request may take, and an idle connection is kept: longer than the pauses of
+/// common load balancers' health checks, short enough that slow writers go.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long a stop waits for running requests: longer than the longest upstream of most.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -46,6 +49,7 @@ pub(crate) struct Config {
     pub threads: usize,
     pub h2c: bool,
     pub trusted_networks: Vec<IpNet>,
+    pub head_time_max: Duration,
     pub drain_max: Duration,
     pub drain_delay: Duration,
     pub admin: Option<Admin>,
@@ -224,6 +228,7 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         threads: file.threads.unwrap_or_else(cores).max(1),
         h2c: file.h2c.unwrap_or(false),
         trusted_networks,
+        head_time_max: file.head_time_max.map_or(HEAD_TIME_MAX, |length| length.0),
         drain_max: file.drain_max.map_or(DRAIN_MAX, |length| length.0),
         drain_delay: file.drain_delay.map_or(Duration::ZERO, |length| length.0),
         admin,
@@ -397,6 +402,7 @@ fn whole(file: &File, config: &Config) -> File {
     whole.store = Some(config.store.clone());
     whole.threads = Some(config.threads);
     whole.h2c = Some(config.h2c);
+    whole.head_time_max = Some(Length(config.head_time_max));
     whole.drain_max = Some(Length(config.drain_max));
     whole.drain_delay = Some(Length(config.drain_delay));
     whole.admin.listen =

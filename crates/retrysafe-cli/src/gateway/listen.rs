@@ -29,10 +29,6 @@ use super::courier::Courier;
 use super::headers::Peer;
 use super::{Gateway, Worker};
 
-/// How long the head of a request may take, and an idle connection may be kept. Longer than the
-/// idle times of common load balancers' health checks, short enough that slow writers go.
-const HEAD_MAX: Duration = Duration::from_secs(60);
-
 /// How long a TLS handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
@@ -230,6 +226,7 @@ async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     is_h2: bool,
 ) -> io::Result<()> {
     let peer = Arc::new(peer);
+    let head_time_max = worker.live().config.head_time_max;
     let service = service_fn(move |request: Request<Incoming>| {
         let (worker, peer) = (Arc::clone(&worker), Arc::clone(&peer));
         async move { Ok::<Response<Reply>, Infallible>(worker.handle(&peer, request).await) }
@@ -243,7 +240,7 @@ async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     }
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
+        .header_read_timeout(head_time_max)
         // A caller may close its sending side and still wait for the answer.
         .half_close(true)
         .serve_connection(io, service)

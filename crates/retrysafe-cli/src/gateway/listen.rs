@@ -39,6 +39,12 @@ const CONNECTIONS_MAX: usize = 30_000;
 /// How many requests one HTTP/2 connection may have under way.
 const STREAMS_MAX: u32 = 256;
 
+/// How long an HTTP/2 connection may be silent before its caller is asked for a sign of life, and how
+/// long that may take. A caller that vanished would otherwise hold its connection and its waiting
+/// requests for ever; HTTP/1.1 has the time of the next head for that.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_MAX: Duration = Duration::from_secs(20);
+
 /// How often idle connections to the upstream are looked through.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
@@ -218,7 +224,7 @@ async fn speaks_h2(stream: &TcpStream) -> io::Result<bool> {
     tokio::time::timeout(HANDSHAKE_MAX, look).await?
 }
 
-async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
+pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     worker: Arc<Worker<S>>,
     io: T,
     peer: Peer,
@@ -235,6 +241,8 @@ async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_MAX)
             .serve_connection(io, service);
         return until(connection, stop, |connection| connection.graceful_shutdown()).await;
     }

@@ -27,9 +27,10 @@ use retrysafe_core::{Engine, Key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::listen::Workers;
+use super::headers::Peer;
+use super::listen::{self, Workers};
 use super::live::Live;
-use super::{Gateway, upkeep};
+use super::{Gateway, Worker, upkeep};
 use crate::admin::{self, Admin};
 use crate::config::{self, Secret, source};
 
@@ -247,4 +248,21 @@ async fn without_a_store_nothing_runs_and_only_readiness_fails() {
     .await;
     assert_eq!(house.admin("/readyz").await.status, 200);
     assert!(house.post("before").await.is_replay());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_over_http2_that_vanished_is_let_go() {
+    let (file, _) = source::read("upstream = \"http://127.0.0.1:1\"\n").unwrap();
+    let live = Live::new(config::resolve(&file).unwrap()).unwrap();
+    let gateway = Gateway::new(live, Arc::new(MemoryStore::default()), None);
+    let worker = Arc::new(Worker::new(Arc::new(gateway)));
+    let (mut caller, ours) = tokio::io::duplex(1 << 10);
+    let (_stop, stopped) = watch::channel(false);
+    let peer = Peer::new([127, 0, 0, 1].into(), false);
+    // The preface and empty settings; then not a word, not even to a ping.
+    let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    tokio::io::AsyncWriteExt::write_all(&mut caller, hello).await.unwrap();
+    let served = listen::serve(worker, TokioIo::new(ours), peer, stopped, true);
+    let ended = tokio::time::timeout(MINUTE, served).await;
+    assert!(ended.is_ok_and(|ended| ended.is_err()), "the connection is still held");
 }

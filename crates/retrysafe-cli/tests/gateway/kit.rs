@@ -86,7 +86,8 @@ impl Reader {
         loop {
             if let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") {
                 let line: Vec<u8> = self.held.drain(..end + 2).collect();
-                return Some(String::from_utf8_lossy(&line[..end]).into_owned());
+                // A character per byte, so that nothing is lost that is not ASCII.
+                return Some(line[..end].iter().copied().map(char::from).collect());
             }
             self.more()?;
         }
@@ -193,6 +194,7 @@ impl Seen {
 #[derive(Default)]
 struct Book {
     steps: HashMap<String, Vec<Step>>,
+    otherwise: Option<Step>,
     seen: Vec<Seen>,
 }
 
@@ -220,6 +222,11 @@ impl Upstream {
     /// What to do with requests for a path, one after the other; the last one repeats.
     pub(crate) fn script(&self, path: &str, steps: Vec<Step>) {
         self.book.0.lock().unwrap().steps.insert(path.into(), steps);
+    }
+
+    /// What to do with requests for all other paths; none for an answer with the request's number.
+    pub(crate) fn otherwise(&self, step: Option<Step>) {
+        self.book.0.lock().unwrap().otherwise = step;
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -256,9 +263,10 @@ impl Upstream {
             let step = {
                 let mut book = self.book.0.lock().unwrap();
                 let count = book.seen.iter().filter(|seen| seen.path() == path).count();
-                let step = match book.steps.get(&path) {
-                    Some(steps) => steps[count.min(steps.len() - 1)].clone(),
-                    None => reply(201, &format!("{{\"n\":{}}}", count + 1)),
+                let step = match (book.steps.get(&path), &book.otherwise) {
+                    (Some(steps), _) => steps[count.min(steps.len() - 1)].clone(),
+                    (None, Some(step)) => step.clone(),
+                    (None, None) => reply(201, &format!("{{\"n\":{}}}", count + 1)),
                 };
                 book.seen.push(seen.clone());
                 self.book.1.notify_all();

@@ -12,7 +12,6 @@
 )]
 
 mod admin;
-mod bad_inputs;
 mod commands;
 mod config;
 mod deploy;

@@ -48,13 +48,11 @@ pub enum Met {
     StoreError,
     /// The store failed, and the route lets it execute unprotected.
     Unprotected,
-    /// Refused before the store was asked.
-    Refused,
 }
 
 impl Met {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::Created,
         Self::Replay,
         Self::NotReplayable,
@@ -64,7 +62,6 @@ impl Met {
         Self::Unknown,
         Self::StoreError,
         Self::Unprotected,
-        Self::Refused,
     ];
 
     /// Its name in metrics and logs.
@@ -79,7 +76,6 @@ impl Met {
             Self::Unknown => "unknown",
             Self::StoreError => "store_error",
             Self::Unprotected => "unprotected",
-            Self::Refused => "refused",
         }
     }
 }

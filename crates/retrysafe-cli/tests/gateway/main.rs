@@ -16,8 +16,10 @@ mod commands;
 mod config;
 mod deploy;
 mod http2;
+#[allow(dead_code, reason = "the bad inputs need more of it")]
 mod kit;
 mod life;
+mod metrics;
 mod proxying;
 mod reconcile;
 mod secrets;

@@ -209,11 +209,17 @@ pub(crate) enum KeysCommand {
         /// The body of that answer.
         #[arg(long, requires = "status")]
         body: Option<String>,
+        /// The fence of the attempt that was looked at: another one is not decided about.
+        #[arg(long, requires = "ids")]
+        fence: Option<u64>,
     },
     /// Let an unknown key be tried again: it was not executed, and you answer for it.
     Release {
         #[command(flatten)]
         action: ActionArgs,
+        /// The fence of the attempt that was looked at: another one is not released.
+        #[arg(long, requires = "ids")]
+        fence: Option<u64>,
     },
     /// End the retention of a settled key now.
     Expire {

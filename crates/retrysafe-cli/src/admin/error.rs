@@ -4,6 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use retrysafe_core::StoreError;
+use retrysafe_core::record::Fence;
 use serde_json::json;
 
 /// Why an operator's request is refused.
@@ -15,6 +16,8 @@ pub(crate) enum Refused {
     NotFound,
     /// The record was decided before, or the verb is not for its state, which is this.
     Conflict(&'static str),
+    /// The record has gone on to another attempt, of this fence, since it was looked at.
+    AnotherAttempt(Fence),
     /// The request makes no sense, for this reason.
     Invalid(String),
     /// The store failed.
@@ -42,6 +45,14 @@ impl IntoResponse for Refused {
                 StatusCode::CONFLICT,
                 "already_decided",
                 format!("The record is {state}; this is not for that state. Nothing was changed."),
+            ),
+            Self::AnotherAttempt(Fence(now)) => (
+                StatusCode::CONFLICT,
+                "another_attempt",
+                format!(
+                    "The record is about another attempt by now, of fence {now}. Look at it again. \
+                     Nothing was changed."
+                ),
             ),
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid", why),
             Self::Store(error) => {

@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use retrysafe_core::engine::Ruled;
 use retrysafe_core::event;
 use retrysafe_core::machine::{Evidence, Proof, Verdict};
-use retrysafe_core::record::{Answer, Judge, Record, Standing};
+use retrysafe_core::record::{Answer, Fence, Judge, Record, Standing};
 use retrysafe_core::response::{StoredResponse, is_stripped};
 use retrysafe_core::scope::{Id, Scope};
 use retrysafe_core::store::{Cursor, Filter, PAGE_MAX, Stamped, Store};
@@ -54,9 +54,17 @@ struct Because {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Release {
+    reason: Option<String>,
+    fence: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Resolve {
     outcome: String,
     reason: Option<String>,
+    fence: Option<u64>,
     response: Option<Given>,
 }
 
@@ -115,7 +123,7 @@ pub(crate) async fn resolve<S: Store>(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Refused> {
-    let Resolve { outcome, reason, response } = read(&body)?;
+    let Resolve { outcome, reason, fence, response } = read(&body)?;
     let evidence = match (outcome.as_str(), response) {
         ("completed", Some(given)) => Evidence::Executed(given.answer()?),
         ("completed", None) => Evidence::Executed(Answer::NotKept { status: None, location: None }),
@@ -128,7 +136,7 @@ pub(crate) async fn resolve<S: Store>(
             return Err(Refused::Invalid(why.into()));
         }
     };
-    decide(&admin, &id, "resolve", evidence, reason.as_deref()).await
+    decide(&admin, &id, "resolve", evidence, fence, reason.as_deref()).await
 }
 
 pub(crate) async fn release<S: Store>(
@@ -136,9 +144,9 @@ pub(crate) async fn release<S: Store>(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Refused> {
-    let Because { reason } = read(&body)?;
+    let Release { reason, fence } = read(&body)?;
     let evidence = Evidence::NotExecuted(Proof::operator());
-    decide(&admin, &id, "release", evidence, reason.as_deref()).await
+    decide(&admin, &id, "release", evidence, fence, reason.as_deref()).await
 }
 
 pub(crate) async fn expire<S: Store>(
@@ -149,27 +157,32 @@ pub(crate) async fn expire<S: Store>(
     let Because { reason } = read(&body)?;
     let (id, reason) = (parse(&id)?, needed(reason.as_deref())?);
     let ruled = admin.engine().expire(id, reason).await;
-    ruling(id, "expire", reason, ruled)
+    ruling(id, "expire", reason, None, ruled)
 }
 
+/// Decides about the attempt that the operator has seen, or, where that is not said, about the one
+/// that is there.
 async fn decide<S: Store>(
     admin: &Admin<S>,
     id: &str,
     verb: &'static str,
     evidence: Evidence,
+    seen: Option<u64>,
     reason: Option<&str>,
 ) -> Result<Json<Value>, Refused> {
     let (id, reason) = (parse(id)?, needed(reason)?);
     let standing = evidence.standing();
-    let found = admin.engine().look(id).await?;
-    let fence = found.value.ok_or(Refused::NotFound)?.fence;
+    let fence = match seen {
+        Some(seen) => Fence(seen),
+        None => admin.engine().look(id).await?.value.ok_or(Refused::NotFound)?.fence,
+    };
     let verdict = Verdict { fence, evidence, judge: Judge::Operator, reason: reason.into() };
     let ruled = admin.engine().resolve(id, &verdict).await;
     if let Ok(Ruled::Done(_)) = &ruled {
         let labels = [("standing", standing.name()), ("judge", Judge::Operator.name())];
         metrics::counter!(event::RECONCILE_RESOLVED.name, &labels).increment(1);
     }
-    ruling(id, verb, reason, ruled)
+    ruling(id, verb, reason, Some(fence), ruled)
 }
 
 /// Audits an action, and says what became of it. The reason is on the record's timeline too.
@@ -177,17 +190,28 @@ fn ruling(
     id: Id,
     verb: &'static str,
     reason: &str,
+    about: Option<Fence>,
     ruled: Result<Ruled, StoreError>,
 ) -> Result<Json<Value>, Refused> {
     let (result, answer) = match ruled {
         Ok(Ruled::Done(record)) => ("done", Ok(Json(view::whole(&record)))),
-        Ok(Ruled::Refused(record)) => ("refused", Err(Refused::Conflict(record.standing().name()))),
+        Ok(Ruled::Refused(record)) => ("refused", Err(refusal(&record, about))),
         Ok(Ruled::Absent) => ("absent", Err(Refused::NotFound)),
         Err(error) => ("failed", Err(error.into())),
     };
     tracing::info!(target: "audit", verb, %id, reason, result, "admin_action");
     metrics::counter!(event::ADMIN_ACTIONS.name, "verb" => verb, "result" => result).increment(1);
     answer
+}
+
+/// Why a verb was not for a record: it is settled, or it is about another attempt by now.
+fn refusal(record: &Record, about: Option<Fence>) -> Refused {
+    let standing = record.standing();
+    let is_open = matches!(standing, Standing::InProgress | Standing::Unknown);
+    match is_open && about.is_some_and(|about| about != record.fence) {
+        true => Refused::AnotherAttempt(record.fence),
+        false => Refused::Conflict(standing.name()),
+    }
 }
 
 async fn page<S: Store>(
@@ -279,6 +303,10 @@ impl Given {
             }
             (None, None) => Bytes::new(),
         };
+        let is_bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if is_bodiless && !body.is_empty() {
+            return Err(invalid(format!("an answer of status {status} has no body")));
+        }
         if body.len() > ANSWER_BYTES_MAX {
             return Err(invalid(format!("the body is larger than {ANSWER_BYTES_MAX} bytes")));
         }

@@ -45,15 +45,20 @@ pub(crate) async fn run(command: KeysCommand) -> Result<(), Failure> {
             print(&found, admin.json);
             Ok(())
         }
-        KeysCommand::Resolve { action, outcome, status, headers, body } => {
+        KeysCommand::Resolve { action, outcome, status, headers, body, fence } => {
             let document = verdict(&action.reason, outcome, status, &headers, body)?;
-            act(&action, "resolve", &document).await
+            let chosen = chosen(&action, fence).await?;
+            act(&action.admin, "resolve", &document, &chosen).await
         }
-        KeysCommand::Release { action } => {
-            act(&action, "release", &json!({"reason": action.reason})).await
+        KeysCommand::Release { action, fence } => {
+            let chosen = chosen(&action, fence).await?;
+            act(&action.admin, "release", &json!({"reason": action.reason}), &chosen).await
         }
         KeysCommand::Expire { action } => {
-            act(&action, "expire", &json!({"reason": action.reason})).await
+            let mut chosen = chosen(&action, None).await?;
+            // What is settled has no attempts to confuse.
+            chosen.iter_mut().for_each(|key| key.fence = None);
+            act(&action.admin, "expire", &json!({"reason": action.reason}), &chosen).await
         }
     }
 }
@@ -96,25 +101,39 @@ async fn page(
     caller.get(&path).await
 }
 
+/// A key that a verb is meant for, and the attempt that was seen of it.
+struct Chosen {
+    id: String,
+    fence: Option<u64>,
+}
+
 /// Does a verb to each key, and says how many took it.
-async fn act(action: &ActionArgs, verb: &str, document: &Value) -> Result<(), Failure> {
-    let caller = Caller::new(&action.admin)?;
-    let ids = chosen(&caller, action).await?;
-    let bar = ProgressBar::new(ids.len() as u64);
+async fn act(
+    admin: &AdminArgs,
+    verb: &str,
+    document: &Value,
+    chosen: &[Chosen],
+) -> Result<(), Failure> {
+    let caller = Caller::new(admin)?;
+    let bar = ProgressBar::new(chosen.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta}") {
         bar.set_style(style);
     }
     let (mut done, mut refused) = (Vec::new(), Vec::new());
-    for id in &ids {
+    for Chosen { id, fence } in chosen {
+        let mut document = document.clone();
+        if let (Some(fence), Some(document)) = (fence, document.as_object_mut()) {
+            document.insert("fence".into(), (*fence).into());
+        }
         let path = format!("/api/v1/keys/{}/{verb}", encoded(id));
-        match caller.post(&path, document).await {
+        match caller.post(&path, &document).await {
             Ok(_) => done.push(id.clone()),
             Err(error) => refused.push(json!({"id": id, "why": error.to_string()})),
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    if action.admin.json {
+    if admin.json {
         output::json(&json!({"verb": verb, "done": done, "refused": refused}));
     } else {
         for refusal in &refused {
@@ -125,24 +144,31 @@ async fn act(action: &ActionArgs, verb: &str, document: &Value) -> Result<(), Fa
     if refused.is_empty() { Ok(()) } else { Err("not every key took it".into()) }
 }
 
-async fn chosen(caller: &Caller, action: &ActionArgs) -> Result<Vec<String>, Failure> {
-    if !action.ids.is_empty() {
-        return match action.filter.is_empty() && !action.all {
-            true => Ok(action.ids.clone()),
-            false => Err("name ids or a filter, not both".into()),
-        };
+/// The keys that a verb is meant for: those that are named, or those that a filter lists, with the
+/// fences that were listed. What changes between the listing and the verb is not decided about.
+async fn chosen(action: &ActionArgs, fence: Option<u64>) -> Result<Vec<Chosen>, Failure> {
+    let is_filtered = !action.filter.is_empty() || action.all;
+    match action.ids.as_slice() {
+        [] if !is_filtered => {
+            return Err("that would be every key: name ids or a filter, or say --all".into());
+        }
+        [] => {}
+        _ if is_filtered => return Err("name ids or a filter, not both".into()),
+        [_, _, ..] if fence.is_some() => return Err("--fence is for one id".into()),
+        ids => return Ok(ids.iter().map(|id| Chosen { id: id.clone(), fence }).collect()),
     }
-    if action.filter.is_empty() && !action.all {
-        return Err("that would be every key: name ids or a filter, or say --all".into());
-    }
-    let (mut ids, mut cursor) = (Vec::new(), None);
+    let caller = Caller::new(&action.admin)?;
+    let (mut chosen, mut cursor) = (Vec::new(), None);
     loop {
-        let page = page(caller, &action.filter, cursor, PAGE).await?;
+        let page = page(&caller, &action.filter, cursor, PAGE).await?;
         let keys = page.get("keys").and_then(Value::as_array).into_iter().flatten();
-        ids.extend(keys.filter_map(|key| key.get("id")?.as_str().map(str::to_owned)));
+        chosen.extend(keys.filter_map(|key| {
+            let id = key.get("id")?.as_str()?.to_owned();
+            Some(Chosen { id, fence: key.get("fence").and_then(Value::as_u64) })
+        }));
         cursor = page.get("cursor").and_then(Value::as_str).map(str::to_owned);
         if cursor.is_none() {
-            return Ok(ids);
+            return Ok(chosen);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::kit::{Gateway, Step, Upstream, key, reply, request, send};
+use super::kit::{Gateway, Step, TOKEN, Upstream, key, program, reply, request, send};
 
 #[test]
 fn every_action_does_what_it_says_and_is_audited() {
@@ -68,6 +68,19 @@ fn every_action_does_what_it_says_and_is_audited() {
             format!("/api/v1/keys/{unknown}/resolve"),
             "{\"outcome\":\"completed\",\"reason\":\"x\",\"response\":{\"status\":99}}",
         ),
+        (
+            format!("/api/v1/keys/{unknown}/resolve"),
+            "{\"outcome\":\"completed\",\"reason\":\"x\",\"response\":{\"status\":103}}",
+        ),
+        (
+            format!("/api/v1/keys/{unknown}/resolve"),
+            "{\"outcome\":\"completed\",\"reason\":\"x\",\"response\":{\"status\":204,\"body\":\"x\"}}",
+        ),
+        (
+            format!("/api/v1/keys/{unknown}/resolve"),
+            "{\"outcome\":\"completed\",\"reason\":\"x\",\"response\":{\"status\":304,\"body\":\"x\"}}",
+        ),
+        (format!("/api/v1/keys/{unknown}/release"), "{\"reason\":\"x\",\"fence\":-1}"),
         ("/api/v1/keys/find".into(), "{\"key\":\"\"}"),
     ] {
         assert_eq!(gateway.ask("POST", &path, body).status(), 400, "{path} {body}");
@@ -77,6 +90,48 @@ fn every_action_does_what_it_says_and_is_audited() {
     assert_eq!(gateway.ask("GET", "/api/v1/keys/zz", "").status(), 404);
     assert_eq!(gateway.ask("GET", "/api/v1/nowhere", "").status(), 404);
     gateway.wait_for_log("seen in the ledger");
+}
+
+#[test]
+fn a_decision_is_about_the_attempt_that_was_seen() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    upstream.script("/twice", vec![Step::Drop]);
+    let key = key();
+    gateway.post("/twice", &key, "{}");
+    let first = gateway.unknown_at("/twice");
+    let (id, seen) = (first["id"].as_str().unwrap().to_owned(), first["fence"].clone());
+    let act = |verb: &str, mut body: serde_json::Value, fence: &serde_json::Value| {
+        body["fence"] = fence.clone();
+        gateway.ask("POST", &format!("/api/v1/keys/{id}/{verb}"), &body.to_string())
+    };
+    // Two operators look; one of them lets it run again, and its answer is lost again.
+    assert_eq!(act("release", json!({"reason": "not in the ledger"}), &seen).status(), 200);
+    gateway.post("/twice", &key, "{}");
+    let second = gateway.unknown_at("/twice");
+    // What the other one found out is about the first attempt.
+    let completed = json!({"outcome": "completed", "reason": "it is in the ledger"});
+    for (verb, body) in [("resolve", &completed), ("release", &json!({"reason": "x"}))] {
+        let answer = act(verb, body.clone(), &seen);
+        assert_eq!((answer.status(), answer.code().as_str()), (409, "another_attempt"), "{verb}");
+        assert!(answer.text().contains(&second["fence"].to_string()), "{}", answer.text());
+    }
+    assert_eq!(gateway.unknown_at("/twice")["fence"], second["fence"], "nothing was changed");
+    let admin = format!("http://{}", gateway.admin);
+    let run = |arguments: &[&str]| {
+        let rest = ["--reason", "x", "--admin", admin.as_str(), "--token", TOKEN];
+        program(&[arguments, &rest[..]].concat(), &gateway.folder)
+    };
+    let (old, new) = (seen.to_string(), second["fence"].to_string());
+    let (code, _, err) = run(&["keys", "release", &id, "--fence", &old]);
+    assert!(code == 1 && err.contains("another attempt"), "{err}");
+    let (code, _, err) = run(&["keys", "release", &id, &id, "--fence", &new]);
+    assert!(code == 1 && err.contains("one id"), "{err}");
+    let (code, out, err) =
+        run(&["keys", "resolve", &id, "--outcome", "completed", "--fence", &new]);
+    assert!(code == 0 && out.contains("1 done"), "{out}{err}");
+    assert_eq!(act("resolve", completed, &second["fence"]).code(), "already_decided");
+    assert_eq!(upstream.count("/twice"), 2);
 }
 
 #[test]
@@ -136,7 +191,7 @@ fn the_interface_needs_its_token_and_describes_itself() {
     for path in ["/api/v1/keys", "/api/v1/stats", "/api/v1/keys/x", "/api/v1/nowhere"] {
         assert_eq!(ask(path, None), 401, "{path}");
         assert_eq!(ask(path, Some("wrong")), 401, "{path}");
-        assert_ne!(ask(path, Some(super::kit::TOKEN)), 401, "{path}");
+        assert_ne!(ask(path, Some(TOKEN)), 401, "{path}");
     }
     for path in ["/livez", "/healthz", "/readyz", "/metrics", "/api/v1/openapi.json"] {
         assert_eq!(ask(path, None), 200, "{path}");

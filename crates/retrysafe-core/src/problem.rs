@@ -262,7 +262,7 @@ impl Refusal {
                 S::BAD_REQUEST,
                 "scope_unsafe",
                 "The caller cannot be told apart",
-                "A cookie alone does not say who is asking. Send an Authorization header, or set `scope` for this route.",
+                "The request does not say who is asking. What must is set as this route's `scope`: a credential (a cookie alone is none), a header that is there once, or a claim of a token that verifies.",
             ),
             Self::RequestTooOld => Row(
                 S::PRECONDITION_FAILED,

@@ -17,6 +17,9 @@ use super::jwt::Verifier;
 use super::route::Route;
 use crate::config::ScopePart;
 
+/// The name of the part that a credential makes.
+const CREDENTIAL: &str = "credential";
+
 /// The scope of a request on a route.
 ///
 /// # Errors
@@ -29,26 +32,35 @@ pub(crate) fn of(
 ) -> Result<Scope, Refusal> {
     not_of_this_hop(route, headers)?;
     let mut parts: Vec<(&str, Vec<u8>)> = Vec::with_capacity(2);
+    // Whether a credential says who is asking, and whether a header that should is missing.
+    let (mut is_known, mut is_lacking) = (false, false);
     for part in &route.rules.scope {
         match part {
-            ScopePart::Credential => parts.push(credential(route, headers)?),
-            ScopePart::Header(name) => {
-                let before = parts.len();
-                for value in headers.get_all(name) {
-                    parts.push((name.as_str(), shown(name, value.as_bytes())));
-                }
-                if parts.len() == before {
+            ScopePart::Credential => {
+                let part = credential(route, headers)?;
+                is_known |= part.0 == CREDENTIAL;
+                parts.push(part);
+            }
+            ScopePart::Header(name) => match only(headers, name)? {
+                Some(value) => parts.push((name.as_str(), shown(name, value))),
+                None => {
+                    is_lacking = true;
                     parts.push(("without", name.as_str().into()));
                 }
-            }
+            },
             ScopePart::Claim(claim) => {
                 let verifier = verifier.ok_or(Refusal::ScopeUnsafe)?;
                 let value = verifier.claim(headers, claim).ok_or(Refusal::ScopeUnsafe)?;
+                is_known = true;
                 parts.push((claim, value.into_bytes()));
             }
             ScopePart::Route => parts.push(("route", route.label.as_bytes().into())),
             ScopePart::Const(text) => parts.push(("const", text.as_bytes().into())),
         }
+    }
+    // All who lack it would share one scope, and be answered with each other's answers.
+    if is_lacking && !is_known {
+        return Err(Refusal::ScopeUnsafe);
     }
     Ok(Scope::of(parts.iter().map(|(name, value)| (*name, value.as_slice()))))
 }
@@ -87,6 +99,17 @@ fn not_of_this_hop(route: &Route, headers: &HeaderMap) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The value of a header that stands in a request once. Of two, nobody knows which one the upstream
+/// takes; an empty one names nobody.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next().map(|value| value.as_bytes()).filter(|value| !value.is_empty());
+    match values.next() {
+        None => Ok(value),
+        Some(_) => Err(Refusal::ScopeUnsafe),
+    }
+}
+
 /// A header's value as a part of a scope: digested where it is a credential.
 fn shown(name: &HeaderName, value: &[u8]) -> Vec<u8> {
     let is_secret = *name == header::AUTHORIZATION
@@ -112,7 +135,7 @@ fn credential(route: &Route, headers: &HeaderMap) -> Result<(&'static str, Vec<u
         };
     }
     warn_of_tokens(route, headers);
-    Ok(("credential", Scope::digest_of(&secret).into_bytes()))
+    Ok((CREDENTIAL, Scope::digest_of(&secret).into_bytes()))
 }
 
 /// A refreshed token is another credential, hence another scope: a retry after the refresh would run
@@ -192,10 +215,6 @@ mod tests {
         let c = both(&[("authorization", "a"), ("x-api-key", "a")]);
         assert!(a != b && b != c && a != c);
         assert_eq!(both(&[]), "anonymous");
-        assert_ne!(
-            scope(&["header:x-t"], &[]).unwrap(),
-            scope(&["header:x-t"], &[("x-t", "")]).unwrap()
-        );
         assert_eq!(
             scope(&["const:all of us", "route"], &[]).unwrap(),
             "const=all of us route=/{*rest}"
@@ -206,6 +225,26 @@ mod tests {
     fn a_cookie_alone_is_no_scope() {
         assert_eq!(scope(&["credential"], &[("cookie", "sid=1")]), Err(Refusal::ScopeUnsafe));
         assert!(scope(&["credential"], &[("cookie", "sid=1"), ("x-api-key", "k")]).is_ok());
+    }
+
+    #[test]
+    fn a_header_of_the_scope_is_there_once_or_a_credential_is() {
+        for (parts, headers) in [
+            (&["header:x-t"][..], &[][..]),
+            (&["header:x-t"], &[("x-t", "")]),
+            (&["header:x-t"], &[("x-t", "a"), ("x-t", "a")]),
+            (&["header:x-t", "route"], &[("authorization", "a")]),
+            (&["header:x-t", "header:x-u"], &[("x-t", "a")]),
+            (&["header:x-t", "credential"], &[]),
+            (&["header:x-t", "credential"], &[("x-t", "a"), ("x-t", "b"), ("x-api-key", "k")]),
+        ] {
+            assert_eq!(scope(parts, headers), Err(Refusal::ScopeUnsafe), "{parts:?} {headers:?}");
+        }
+        let both = |headers| scope(&["header:x-t", "credential"], headers).unwrap();
+        let without = both(&[("x-api-key", "k")]);
+        assert_ne!(without, both(&[("x-api-key", "k"), ("x-t", "a")]));
+        assert_ne!(without, both(&[("x-api-key", "other")]));
+        assert_eq!(both(&[("x-t", "a")]), "x-t=a anonymous");
     }
 
     #[test]

@@ -17,6 +17,17 @@ const OVERRIDES: [HeaderName; 3] = [
     HeaderName::from_static("x-method-override"),
 ];
 
+/// Headers by which a request asks to be taken for another path. Some frameworks heed them, so an
+/// uncovered path could lead to a covered one; they are taken off every request.
+pub(crate) const PATH_OVERRIDES: [HeaderName; 6] = [
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-original-uri"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-override-url"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-forwarded-path"),
+];
+
 /// The header that names the key. Its bytes are judged by the key's own rules.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -52,8 +63,11 @@ pub(crate) fn check(parts: &Parts) -> Result<(), Refusal> {
 /// must not reach them in a spelling that we do not see.
 fn not_disguised(name: &HeaderName) -> Result<(), Refusal> {
     let read = name.as_str().replace('_', "-");
-    let is_ours =
-        OVERRIDES.iter().chain([&IDEMPOTENCY_KEY, &X_API_KEY]).any(|name| name.as_str() == read);
+    let is_ours = OVERRIDES
+        .iter()
+        .chain(&PATH_OVERRIDES)
+        .chain([&IDEMPOTENCY_KEY, &X_API_KEY])
+        .any(|name| name.as_str() == read);
     match is_ours || read.starts_with("retrysafe-") {
         true => Err(Refusal::Malformed("a header that counts is spelt with an underscore")),
         false => Ok(()),
@@ -188,6 +202,7 @@ mod tests {
             ),
             (post().header("expect", "a-miracle"), 417),
             (post().header("x_http-method_override", "PUT"), 400),
+            (post().header("x_original_url", "/pay"), 400),
             (post().header("idempotency_key", "k"), 400),
             (post().header("x-api_key", "k"), 400),
             (post().header("retrysafe_fence", "9"), 400),

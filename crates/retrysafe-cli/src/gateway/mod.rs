@@ -310,6 +310,9 @@ fn prepare(parts: &mut Parts, peer: &Peer, live: &Live, wants_upgrade: bool) {
     {
         parts.headers.insert(header::HOST, host);
     }
+    for name in &front::PATH_OVERRIDES {
+        parts.headers.remove(name);
+    }
     headers::strip_markers(&mut parts.headers);
     headers::strip_hop(&mut parts.headers, wants_upgrade);
     parts.headers.remove(header::EXPECT);

@@ -175,6 +175,9 @@ fn well_put(seen: &Seen) -> Result<(), Failed> {
     failed_unless(seen.message.start.ends_with(" HTTP/1.1"), || format!("{seen:?}"))?;
     let forwarded = seen.message.all("x-forwarded-for");
     failed_unless(forwarded == ["127.0.0.1"], || format!("forged: {forwarded:?}"))?;
+    let elsewhere = ["x-original-url", "x-rewrite-url", "x-forwarded-uri"];
+    let named = elsewhere.iter().map(|name| one(name)).sum::<usize>();
+    failed_unless(named == 0, || format!("another path: {seen:?}"))?;
     failed_unless(one("forwarded") + one("x-real-ip") == 0, || format!("forged: {seen:?}"))
 }
 

@@ -13,7 +13,7 @@ use super::body::Reply;
 /// When to ask again after a failure that may be over soon.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A refusal, in the route's dialect.
+/// A refusal, in the route's dialect. It is among the extensions as well, for the log.
 pub(crate) fn refused(refusal: &Refusal, policy: &Policy) -> Response<Reply> {
     let problem = refusal.problem(policy.dialect, policy.in_flight);
     let mut response = Response::new(Reply::Own(Some(problem.body.into())));
@@ -28,6 +28,7 @@ pub(crate) fn refused(refusal: &Refusal, policy: &Policy) -> Response<Reply> {
         let allowed = "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE";
         headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
     }
+    response.extensions_mut().insert(refusal.clone());
     response
 }
 

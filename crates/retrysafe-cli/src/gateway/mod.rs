@@ -60,7 +60,7 @@ use headers::{Peer, RequestIds, X_REQUEST_ID};
 use live::Live;
 use pool::Pool;
 use proxy::{Found, Proxy};
-use request_log::{Line, RequestLog};
+use request_log::{Line, Outcome, RequestLog, Way};
 use route::Route;
 use wellknown::Pace;
 
@@ -88,6 +88,7 @@ struct Admitted {
     /// None where the request is not covered, or has no key and needs none.
     scope: Option<Scope>,
     is_covered: bool,
+    has_key: bool,
 }
 
 impl<S: Store> Gateway<S> {
@@ -151,7 +152,7 @@ impl<S: Store> Worker<S> {
         if let Some(response) = self.own_page(&live, &parts).await {
             return self.finish(live.routes.defaults(), response, noted, started, &request_id);
         }
-        let Admitted { route, scope, is_covered } = match admit(&live, &parts) {
+        let Admitted { route, scope, is_covered, has_key } = match admit(&live, &parts) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 return self.turned_away(&live, &refusal, noted, started, &request_id);
@@ -162,7 +163,8 @@ impl<S: Store> Worker<S> {
         prepare(&mut parts, peer, &live, wants_upgrade);
         let found = Found { live, route: Arc::clone(&route) };
         let response = if is_covered {
-            noted.key = noted.key.or_else(|| key_digest(&parts));
+            noted.key = key_digest(&parts);
+            noted.way = if has_key { Way::Keyed } else { Way::Passed };
             parts.extensions.insert(found);
             if let Some(scope) = scope {
                 parts.extensions.insert(scope);
@@ -173,6 +175,7 @@ impl<S: Store> Worker<S> {
                 Err(never) => match never {},
             }
         } else {
+            noted.way = Way::Passed;
             self.proxy.pass(&found, Request::from_parts(parts, body), wants_upgrade).await
         };
         self.finish(&route, response, noted, started, &request_id)
@@ -222,13 +225,7 @@ impl<S: Store> Worker<S> {
         let status = response.status();
         route.answered(status);
         if let (Some(log), Some((method, path))) = (&self.gateway.log, &noted.line) {
-            let outcome = match noted.key {
-                None => "passed",
-                Some(_) if response.headers().contains_key(&route.rules.policy.replay_marker) => {
-                    "replay"
-                }
-                Some(_) => "keyed",
-            };
+            let outcome = Outcome::of(&response, &route.rules.policy, noted.way);
             log.put(&Line {
                 method,
                 path,
@@ -248,7 +245,7 @@ impl<S: Store> Worker<S> {
     fn note(&self, parts: &Parts) -> Noted {
         let line = self.gateway.log.as_ref();
         let line = line.map(|_| (parts.method.clone(), parts.uri.path().into()));
-        Noted { line, key: None }
+        Noted { line, key: None, way: Way::Ours }
     }
 }
 
@@ -256,6 +253,7 @@ impl<S: Store> Worker<S> {
 struct Noted {
     line: Option<(Method, Box<str>)>,
     key: Option<KeyDigest>,
+    way: Way,
 }
 
 /// Finds the rule of a request, and who is asking.
@@ -285,7 +283,7 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
             Err(refusal) => return Err(refusal),
         },
     };
-    Ok(Admitted { route: Arc::clone(route), scope, is_covered })
+    Ok(Admitted { route: Arc::clone(route), scope, is_covered, has_key })
 }
 
 /// What the layer answers. Where it only passed a request on, a failure of the upstream is still

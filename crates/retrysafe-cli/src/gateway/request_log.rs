@@ -5,14 +5,17 @@
 //! their own, so that a slow reader of the log never slows a request; past a bound they are dropped
 //! and counted. A crash loses what was not yet written, a tenth of a second at the most.
 
+use std::fmt;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode};
+use retrysafe_core::Policy;
 use retrysafe_core::key::KeyDigest;
-use retrysafe_core::problem::put_json;
+use retrysafe_core::policy::Mode;
+use retrysafe_core::problem::{Refusal, put_json};
 
 use crate::config::LogFormat;
 
@@ -34,7 +37,87 @@ pub(crate) struct Line<'a> {
     pub took: Duration,
     pub request_id: &'a HeaderValue,
     pub key: Option<KeyDigest>,
-    pub outcome: &'static str,
+    pub outcome: Outcome,
+}
+
+/// Which way a request went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// No further than to us.
+    Ours,
+    /// To the upstream, unprotected because it is not covered or has no key.
+    Passed,
+    /// Through the layer.
+    Keyed,
+}
+
+/// What became of a request, in one of few words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// We answered it ourselves: one of our own pages.
+    Answered,
+    /// The upstream answered it, unprotected.
+    Passed,
+    /// The upstream answered it, and the answer is settled.
+    Executed,
+    /// It was answered from its record.
+    Replayed,
+    /// The first of its kind is still running.
+    InProgress,
+    /// Its key belongs to another request.
+    Mismatch,
+    /// It may have run, or has just run and its answer was lost.
+    Unknown,
+    /// It has run, and its answer was not kept.
+    NotStored,
+    /// The upstream answered it, without a store, where the route allows that.
+    Unprotected,
+    /// The upstream answered it, and what the rules would have said was counted.
+    Observed,
+    /// It was refused with this code.
+    Refused(&'static str),
+}
+
+impl Outcome {
+    /// What an answer says about its request.
+    pub(crate) fn of<B>(response: &Response<B>, policy: &Policy, way: Way) -> Self {
+        if let Some(refusal) = response.extensions().get::<Refusal>() {
+            return match refusal.code() {
+                "request_in_progress" => Self::InProgress,
+                "idempotency_key_reused" => Self::Mismatch,
+                "outcome_unknown" => Self::Unknown,
+                "response_not_stored" => Self::NotStored,
+                code => Self::Refused(code),
+            };
+        }
+        let headers = response.headers();
+        match way {
+            Way::Ours => Self::Answered,
+            Way::Passed => Self::Passed,
+            Way::Keyed if policy.mode == Mode::Observe => Self::Observed,
+            Way::Keyed if headers.contains_key("retrysafe-unprotected") => Self::Unprotected,
+            Way::Keyed if headers.contains_key(&policy.replay_marker) => Self::Replayed,
+            Way::Keyed => Self::Executed,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answered => "answered",
+            Self::Passed => "passed",
+            Self::Executed => "executed",
+            Self::Replayed => "replayed",
+            Self::InProgress => "in_progress",
+            Self::Mismatch => "mismatch",
+            Self::Unknown => "unknown",
+            Self::NotStored => "not_stored",
+            Self::Unprotected => "unprotected",
+            Self::Observed => "observed",
+            Self::Refused(code) => return write!(f, "refused:{code}"),
+        })
+    }
 }
 
 /// Collects lines and writes them.
@@ -177,7 +260,7 @@ mod tests {
             took: Duration::from_millis(12),
             request_id: &id,
             key: Some(KeyDigest::from_bytes([7; 32])),
-            outcome: "replay",
+            outcome: Outcome::Replayed,
         };
         let mut text = String::new();
         line.json(&mut text);
@@ -188,7 +271,7 @@ mod tests {
         text.clear();
         line.human(&mut text);
         assert!(
-            text.contains("POST /a\"b 201 12.0ms replay") && text.ends_with("id=r-1\n"),
+            text.contains("POST /a\"b 201 12.0ms replayed") && text.ends_with("id=r-1\n"),
             "{text}"
         );
     }

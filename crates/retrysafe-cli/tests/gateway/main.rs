@@ -19,6 +19,7 @@ mod http2;
 #[allow(dead_code, reason = "the bad inputs need more of it")]
 mod kit;
 mod life;
+mod log;
 mod metrics;
 mod proxying;
 mod reconcile;

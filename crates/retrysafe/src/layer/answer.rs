@@ -42,7 +42,7 @@ fn date(unix: u64) -> Option<HeaderValue> {
 }
 
 impl<S> Case<S> {
-    /// A refused request is a response.
+    /// A refused request is a response. The refusal is among its extensions, for whoever keeps a log.
     pub(super) fn refuse<R: HttpBody>(&self, refusal: &Refusal) -> Response<Body<R>> {
         self.report.refused(refusal.code());
         let policy = &self.route.policy;
@@ -62,6 +62,7 @@ impl<S> Case<S> {
         if let Ok(page) = page {
             headers.insert(header::LINK, page);
         }
+        response.extensions_mut().insert(refusal.clone());
         response
     }
 

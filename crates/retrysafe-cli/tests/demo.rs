@@ -49,14 +49,23 @@ fn doubles_without_and_none_with_the_gateway_through_a_kill() {
 
 #[test]
 fn an_interrupted_demo_takes_its_gateway_and_its_folder_along() {
+    ends_cleanly_by("-INT");
+}
+
+#[test]
+fn so_does_a_terminated_one() {
+    ends_cleanly_by("-TERM");
+}
+
+fn ends_cleanly_by(signal: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut child = demo(folder.path(), &["--payments", "60", "--seed", "7"]).spawn().unwrap();
     let shown = BufReader::new(child.stdout.take().unwrap());
     let mut lines = shown.lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("through retrysafe")));
     assert!(is_in_use(folder.path()));
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(interrupt.unwrap().success());
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
     assert!(child.wait().unwrap().code().is_some(), "it ends by itself, not by the signal");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     assert!(!is_in_use(folder.path()));

@@ -12,6 +12,7 @@ mod shop;
 use std::process::ExitCode;
 
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crowd::Crowd;
 use gateway::Gateway;
@@ -39,10 +40,10 @@ impl Demo {
     pub(crate) async fn run(self) -> ExitCode {
         // Dropping the show kills the gateway and removes its folder, wherever it was.
         let ended = tokio::select! {
-            // The show itself ends by Ctrl-C when it is only staying up.
+            // The show itself ends by a signal when it is only staying up.
             biased;
             ended = self.show() => ended,
-            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+            () = told_to_end() => Err("interrupted".into()),
         };
         match ended {
             Ok(code) => code,
@@ -82,7 +83,19 @@ impl Demo {
         say(&gateway.curl_lines());
         say(&format!("Admin API: {}   (Ctrl-C ends the demo)", gateway.admin_line()));
         // The only way on from here is a signal, and that is the way it should end.
-        let _ = tokio::signal::ctrl_c().await;
+        told_to_end().await;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Waits until somebody ends the demo: Ctrl-C, or a signal to terminate.
+async fn told_to_end() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        },
+        // Without a handler the system ends the program, at the cost of a folder left behind.
+        Err(_) => drop(tokio::signal::ctrl_c().await),
     }
 }

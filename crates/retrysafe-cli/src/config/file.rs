@@ -323,10 +323,21 @@ pub(crate) struct Length(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub usize);
 
+/// The longest length of time that may be set: a hundred years. More is a slip of the hand, and no
+/// clock or calendar shows its end.
+const LENGTH_MAX: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
+
 impl<'de> Deserialize<'de> for Length {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(from)?;
-        units::parse_duration(&text).map(Self).map_err(de::Error::custom)
+        match units::parse_duration(&text) {
+            Ok(length) if length > LENGTH_MAX => {
+                let longest = units::show_duration(LENGTH_MAX);
+                Err(de::Error::custom(format!("{text:?} is longer than {longest}")))
+            }
+            Ok(length) => Ok(Self(length)),
+            Err(error) => Err(de::Error::custom(error)),
+        }
     }
 }
 

@@ -211,6 +211,9 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
             wrong.extend(unripe(reconcile, route));
         }
     }
+    if file.head_time_max.is_some_and(|length| length.0.is_zero()) {
+        wrong.push(Complaint::new("head_time_max", "must be longer than nothing"));
+    }
     let store = file.store.clone().unwrap_or_else(|| STORE.into());
     if let Err(what) = crate::store::kind(&store) {
         wrong.push(Complaint::new("store", what));

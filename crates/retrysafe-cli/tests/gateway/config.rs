@@ -16,6 +16,8 @@ fn everything_wrong_is_named_with_its_place() {
         ("", vec!["upstream", "which API"]),
         ("[defaults]\nleese = \"3s\"\n", vec!["line 3, column 1", "leese", "lease"]),
         ("[defaults]\nttl = \"3 moons\"\n", vec!["line 3, column 7", "length of time"]),
+        ("[defaults]\nttl = \"36501d\"\n", vec!["line 3, column 7", "longer than 36500d"]),
+        ("[upkeep]\nreap_every = \"9999999h\"\n", vec!["line 3", "longer than 36500d"]),
         ("[[route]]\npath = \"pay\"\n", vec!["line 3", "slash"]),
         ("[[route]]\nkey = \"required\"\n", vec!["needs a path"]),
         ("[[route]]\npath = \"/a\"\n[[route]]\npath = \"/A\"\n", vec!["line 5", "same path"]),
@@ -43,6 +45,7 @@ fn everything_wrong_is_named_with_its_place() {
         ("store = \"floppy:a\"\n", "disk:PATH"),
         ("listen = \"nowhere\"\n", "not an address"),
         ("upstream = \"ftp://x\"\n", "base URL"),
+        ("head_time_max = \"0s\"\n", "longer than nothing"),
         ("trusted_networks = [\"10.0.0.0/99\"]\n", "not a network"),
     ] {
         let (code, told) =

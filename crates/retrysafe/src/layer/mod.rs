@@ -41,6 +41,7 @@
 mod answer;
 mod attempt;
 mod body;
+mod deadline;
 mod end;
 mod guarded;
 mod limits;

@@ -33,6 +33,7 @@ use tower_service::Service;
 use super::answer::{ASK_AGAIN, UNPROTECTED};
 use super::attempt::Attempt;
 use super::body::Body;
+use super::deadline::after;
 use super::end::{Ended, conclude, listen};
 use super::request::Meaning;
 use super::service::Case;
@@ -168,12 +169,12 @@ where
     let Arrived { mut inner, mut parts } = *arrived;
     let policy = &case.route.policy;
     let run = case.room.running.start(id, lease.fence());
-    let deadline = asked_at + policy.lease_max;
+    let deadline = after(asked_at, policy.lease_max);
     let attempt = Attempt::new(id, key, lease.fence(), lease.attempt(), deadline);
     // The last look at the clock before the handler sees anything: past its lease the record may be
     // unknown already, and somebody may be deciding that this was never sent.
     let started = Instant::now();
-    if started >= asked_at + lease.length() {
+    if started >= after(asked_at, lease.length()) {
         settle(&case, key, lease, policy.judge(End::NotSent)).await;
         return Ok(case.refuse(&case.store_unavailable()));
     }

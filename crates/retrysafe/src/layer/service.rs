@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::body::{Body, Read, read};
+use super::deadline::after;
 use super::guarded::Guarded;
 use super::observe::{Observed, UNKEYED};
 use super::report::{Report, Reports};
@@ -187,7 +188,7 @@ where
     };
     let policy = &case.route.policy;
     let patience = request::preferred_wait(&job.arrived.parts).unwrap_or(policy.wait_max);
-    let deadline = Instant::now() + patience.min(policy.wait_max);
+    let deadline = after(Instant::now(), patience.min(policy.wait_max));
     let (mut pause, mut was_woken) = (POLL_PAUSE, false);
     loop {
         let (id, key) = (job.id, job.key);
@@ -255,7 +256,7 @@ where
     if let Some(limiter) = &case.settings.limiter {
         limiter.admit(&scope, id)?;
     }
-    let time_max = Instant::now() + policy.request_time_max;
+    let time_max = after(Instant::now(), policy.request_time_max);
     let (body, trailers) = match read(body, policy.request_bytes_max, Some(time_max)).await {
         Read::Whole(body, trailers) => (body, trailers),
         Read::Over(_) => return Err(Refusal::BodyTooLarge),
@@ -310,7 +311,7 @@ where
     let (finding, body) = match identify(&case, &parts, key) {
         Err(refusal) => (Some(refusal.code()), Body::passed(body)),
         Ok((_, _, id)) => {
-            let time_max = Instant::now() + policy.request_time_max;
+            let time_max = after(Instant::now(), policy.request_time_max);
             match read(body, policy.request_bytes_max, Some(time_max)).await {
                 Read::Whole(body, trailers) => {
                     let print = Meaning::new(&case.settings, policy, &parts, &body).current;

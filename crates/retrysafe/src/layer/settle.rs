@@ -10,6 +10,7 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::Store;
 use tokio::time::Instant;
 
+use super::deadline::after;
 use super::service::Case;
 use super::stubborn::Stubborn;
 
@@ -53,7 +54,8 @@ async fn settle_again<S: Store>(
     outcome: Outcome,
 ) -> Option<Settled> {
     let _counted = case.room.running.count();
-    let give_up_at = Instant::now() + case.route.policy.lease_max.max(case.settings.settle_max);
+    let patience = case.route.policy.lease_max.max(case.settings.settle_max);
+    let give_up_at = after(Instant::now(), patience);
     let mut pause = PAUSE;
     while Instant::now() < give_up_at {
         tokio::time::sleep(pause).await;

@@ -52,6 +52,26 @@ async fn same_key_for_another_request_is_422_400_or_409_by_dialect() {
     }
 }
 
+// A policy built in code may say "for ever" in any of its lengths. Adding that to a clock's reading
+// used to panic in the middle of a request.
+#[tokio::test]
+async fn lengths_without_end_are_kept_to() {
+    let ever = Duration::MAX;
+    let (lease, lease_max, wait_max) = (ever, ever, ever);
+    let policy = Policy { ttl: ever, lease, lease_max, wait_max, ..Policy::default() };
+    let stage = Stage::open(Policy { request_time_max: ever, ..policy }).await;
+    assert_eq!(stage.post("/pay", "k", "").await.status, 201);
+    assert!(stage.post("/pay", "k", "").await.is_replay());
+    let first = stage.begin(stage.request("/slow", "slow", ""));
+    stage.shop.began(2).await;
+    let second = stage.begin(stage.request("/slow", "slow", ""));
+    stage.store.asked(4, 1).await;
+    stage.shop.gate.add_permits(1);
+    assert_eq!(first.await.unwrap().status, 201);
+    assert!(second.await.unwrap().is_replay());
+    assert_eq!(stage.shop.runs(), 2);
+}
+
 #[tokio::test]
 async fn still_running_is_409_with_retry_after() {
     let stage = Stage::open(Policy::default()).await;

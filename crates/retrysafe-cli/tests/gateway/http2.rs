@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use super::kit::{Gateway, Upstream, key};
+use super::kit::{Gate, Gateway, PATIENCE, Step, Upstream, key, reply, request, send};
 
 /// A certificate for `localhost` and its key, as files.
 fn certificate(folder: &Path) -> (String, String) {
@@ -92,6 +92,113 @@ fn requests_over_http2_and_tls_run_once() {
     assert_eq!(seen[0].header("host"), Some("localhost"));
     assert_eq!(seen[0].header("x-forwarded-proto"), Some("https"));
     assert_eq!(upstream.seen().len(), 1);
+}
+
+#[test]
+fn duplicates_over_h2c_run_once() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(
+        &upstream,
+        "h2c = true\n---\n[[route]]\npath = \"/crowd\"\nmethods = [\"POST\"]\nwait_max = \"20s\"\n",
+    );
+    let gate = Gate::default();
+    let answer = Box::new(reply(201, "{\"paid\":1}"));
+    upstream.script("/crowd", vec![Step::Held(gate.clone(), answer)]);
+    let post = |path: &str, key: &str| {
+        Request::post(format!("http://api.test{path}"))
+            .header("idempotency-key", key)
+            .body(Full::new(bytes::Bytes::from_static(b"{}")))
+            .unwrap()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connect = async || {
+            let stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+            let io = TokioIo::new(stream);
+            let (sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+            tokio::spawn(connection);
+            sender
+        };
+        // Many at once, over two connections: one runs, the others wait for it.
+        let (mut one, mut two, shared) = (connect().await, connect().await, key());
+        let asked: Vec<_> = (0..20)
+            .map(|number| {
+                let sender = if number % 2 == 0 { &mut one } else { &mut two };
+                tokio::spawn(sender.send_request(post("/crowd", &shared)))
+            })
+            .collect();
+        until("nineteen wait", || gateway.metrics().contains("retrysafe_waiting 19")).await;
+        gate.open();
+        let mut replays = 0;
+        for asked in asked {
+            let answer = asked.await.unwrap().unwrap();
+            assert_eq!(answer.status(), StatusCode::CREATED);
+            replays += usize::from(answer.headers().contains_key("idempotent-replayed"));
+            assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{\"paid\":1}");
+        }
+        assert_eq!(replays, 19);
+
+        // A caller who takes its request back does not take back what it has begun.
+        let (gate, given_up) = (Gate::default(), key());
+        let answer = Box::new(reply(201, "{\"paid\":2}"));
+        upstream.script("/left", vec![Step::Held(gate.clone(), answer)]);
+        let asked = tokio::spawn(one.send_request(post("/left", &given_up)));
+        until("it runs", || upstream.count("/left") == 1).await;
+        asked.abort();
+        assert!(asked.await.unwrap_err().is_cancelled());
+        gate.open();
+        let settled = "retrysafe_settled_total{route=\"/{*rest}\",standing=\"completed\"} 1";
+        until("it is settled", || gateway.metrics().contains(settled)).await;
+        let answer = two.send_request(post("/left", &given_up)).await.unwrap();
+        assert!(answer.headers().contains_key("idempotent-replayed"));
+        // The same key over HTTP/1.1 is the same key.
+        let answer = gateway.post_with("/left", &given_up, "{}", &[]);
+        assert_eq!(answer.code(), "idempotency_key_reused", "with a media type it means another");
+        let bare = request("POST", "/left", &[("Idempotency-Key", &given_up)], b"{}");
+        assert!(send(gateway.address, &bare).is_replay());
+    });
+    assert_eq!((upstream.count("/crowd"), upstream.count("/left")), (1, 1));
+}
+
+/// Waits until something holds, and lets the connections' tasks go on meanwhile.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(std::time::Instant::now() < end, "never: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn http1_over_tls_is_protected_too() {
+    let upstream = Upstream::start();
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, private) = certificate(folder.path());
+    let gateway = Gateway::start(
+        &upstream,
+        &format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{private}\"\n"),
+    );
+    let key = key();
+    let asked = request("POST", "/tls", &[("Idempotency-Key", &key)], b"{}");
+    let exchange = || {
+        let name = ServerName::try_from("localhost").unwrap();
+        let client = client(&certificate, b"http/1.1");
+        let mut connection = rustls::ClientConnection::new(client, name).unwrap();
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+        tls.write_all(&asked).unwrap();
+        let mut answer = String::new();
+        tls.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let (first, second) = (exchange(), exchange());
+    assert!(first.starts_with("HTTP/1.1 201") && second.starts_with("HTTP/1.1 201"), "{first}");
+    assert!(!first.contains("idempotent-replayed") && second.contains("idempotent-replayed: true"));
+    assert_eq!(upstream.seen_at("/tls")[0].header("x-forwarded-proto"), Some("https"));
+    // In plain text nobody is heard.
+    assert!(super::kit::raw(gateway.address, &asked, true).is_empty());
+    assert_eq!(upstream.count("/tls"), 1);
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod commands;
 mod config;
 mod deploy;
 mod http2;
+mod jwt;
 #[allow(dead_code, reason = "the bad inputs need more of it")]
 mod kit;
 mod life;

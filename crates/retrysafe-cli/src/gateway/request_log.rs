@@ -218,11 +218,12 @@ impl Line<'_> {
         let _ = writeln!(out, " id={}", self.request_id.to_str().unwrap_or_default());
     }
 
+    /// With the same names as the lines of events, so that one reader reads them all.
     fn json(&self, out: &mut String) {
         use std::fmt::Write as _;
         let _ = write!(
             out,
-            "{{\"ts\":\"{:.3}\",\"level\":\"info\",\"msg\":\"request\",\"method\":\"{}\",\"path\":",
+            "{{\"timestamp\":\"{:.6}\",\"level\":\"INFO\",\"message\":\"request\",\"method\":\"{}\",\"path\":",
             jiff::Timestamp::now(),
             self.method,
         );
@@ -265,6 +266,7 @@ mod tests {
         let mut text = String::new();
         line.json(&mut text);
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&document["message"], &document["level"]), (&"request".into(), &"INFO".into()));
         assert_eq!(document["path"], "/a\"b");
         assert_eq!(document["duration_s"], 0.012);
         assert_eq!(document["key"], "070707070707");

@@ -36,6 +36,10 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// here and, while it is served, one to the upstream.
 const CONNECTIONS_MAX: usize = 30_000;
 
+/// How large the head of a request may be. The parser looks at this bound between two reads, and the
+/// last read may be as large again.
+const HEAD_BYTES_MAX: usize = 128 << 10;
+
 /// How many requests one HTTP/2 connection may have under way.
 const STREAMS_MAX: u32 = 256;
 
@@ -249,6 +253,7 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_time_max)
+        .max_buf_size(HEAD_BYTES_MAX)
         // A caller may close its sending side and still wait for the answer.
         .half_close(true)
         .serve_connection(io, service)

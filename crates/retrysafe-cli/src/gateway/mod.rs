@@ -276,7 +276,7 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
     let scope = match is_covered && has_key {
         false => None,
         true => match scope::of(route, &parts.headers, live.verifier.as_ref()) {
-            Ok(scope) => Some(scope),
+            Ok(asker) => Some(asker.scope),
             // The layer refuses without a scope, and only notes it where it observes.
             Err(Refusal::ScopeUnsafe) => None,
             Err(_) if route.rules.policy.mode == Mode::Observe => None,

@@ -17,60 +17,68 @@ use super::jwt::Verifier;
 use super::route::Route;
 use crate::config::ScopePart;
 
-/// The name of the part that a credential makes.
-const CREDENTIAL: &str = "credential";
+/// Who is asking.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Asker {
+    pub scope: Scope,
+    /// Whether anything in the request tells this caller from others.
+    pub is_known: bool,
+}
 
-/// The scope of a request on a route.
+/// Who is asking, by the rules of a route.
 ///
 /// # Errors
 ///
-/// The refusal, where nothing says who is asking.
+/// The refusal, where nothing says who is asking and something should.
 pub(crate) fn of(
     route: &Route,
     headers: &HeaderMap,
     verifier: Option<&Verifier>,
-) -> Result<Scope, Refusal> {
+) -> Result<Asker, Refusal> {
     not_of_this_hop(route, headers)?;
     let mut parts: Vec<(&str, Vec<u8>)> = Vec::with_capacity(2);
-    // Whether a credential says who is asking, and whether a header that should is missing.
-    let (mut is_known, mut is_lacking) = (false, false);
+    // A credential is the caller's own to show or not. Any other header is set by a proxy that always
+    // does, so all who lack it would share one scope and be answered with each other's answers.
+    let (mut has_credential, mut has_header, mut lacks_header) = (false, false, false);
     for part in &route.rules.scope {
         match part {
             ScopePart::Credential => {
-                let part = credential(route, headers)?;
-                is_known |= part.0 == CREDENTIAL;
-                parts.push(part);
+                let digest = credential(route, headers)?;
+                has_credential |= digest.is_some();
+                parts.push(match digest {
+                    Some(digest) => ("credential", digest),
+                    None => ("anonymous", Vec::new()),
+                });
             }
             ScopePart::Header(name) => match only(headers, name)? {
-                Some(value) => parts.push((name.as_str(), shown(name, value))),
+                Some(value) if is_credential(name) => {
+                    has_credential = true;
+                    parts.push((name.as_str(), Scope::digest_of(value).into_bytes()));
+                }
+                Some(value) => {
+                    has_header = true;
+                    parts.push((name.as_str(), value.into()));
+                }
                 None => {
-                    is_lacking = true;
+                    lacks_header |= !is_credential(name);
                     parts.push(("without", name.as_str().into()));
                 }
             },
             ScopePart::Claim(claim) => {
                 let verifier = verifier.ok_or(Refusal::ScopeUnsafe)?;
                 let value = verifier.claim(headers, claim).ok_or(Refusal::ScopeUnsafe)?;
-                is_known = true;
+                has_credential = true;
                 parts.push((claim, value.into_bytes()));
             }
             ScopePart::Route => parts.push(("route", route.label.as_bytes().into())),
             ScopePart::Const(text) => parts.push(("const", text.as_bytes().into())),
         }
     }
-    // All who lack it would share one scope, and be answered with each other's answers.
-    if is_lacking && !is_known {
+    if lacks_header && !has_credential {
         return Err(Refusal::ScopeUnsafe);
     }
-    Ok(Scope::of(parts.iter().map(|(name, value)| (*name, value.as_slice()))))
-}
-
-/// Whether a route's scopes say nothing about the caller.
-pub(crate) fn is_constant(route: &Route) -> bool {
-    route.rules.scope.iter().all(|part| match part {
-        ScopePart::Route | ScopePart::Const(_) => true,
-        ScopePart::Credential | ScopePart::Header(_) | ScopePart::Claim(_) => false,
-    })
+    let scope = Scope::of(parts.iter().map(|(name, value)| (*name, value.as_slice())));
+    Ok(Asker { scope, is_known: has_credential || has_header })
 }
 
 /// `Connection` may name headers that end here. A caller who names the key or a header of the scope
@@ -110,16 +118,16 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]
     }
 }
 
-/// A header's value as a part of a scope: digested where it is a credential.
-fn shown(name: &HeaderName, value: &[u8]) -> Vec<u8> {
-    let is_secret = *name == header::AUTHORIZATION
+/// Whether a header holds a credential. Scopes are shown, so it stands in them as a digest.
+fn is_credential(name: &HeaderName) -> bool {
+    *name == header::AUTHORIZATION
         || *name == header::COOKIE
         || *name == header::PROXY_AUTHORIZATION
-        || *name == X_API_KEY;
-    if is_secret { Scope::digest_of(value).into_bytes() } else { value.into() }
+        || *name == X_API_KEY
 }
 
-fn credential(route: &Route, headers: &HeaderMap) -> Result<(&'static str, Vec<u8>), Refusal> {
+/// The digest of a caller's credentials, if it has any.
+fn credential(route: &Route, headers: &HeaderMap) -> Result<Option<Vec<u8>>, Refusal> {
     let mut secret = Vec::new();
     for name in [&header::AUTHORIZATION, &X_API_KEY] {
         for value in headers.get_all(name) {
@@ -131,11 +139,11 @@ fn credential(route: &Route, headers: &HeaderMap) -> Result<(&'static str, Vec<u
     if secret.is_empty() {
         return match headers.contains_key(header::COOKIE) {
             true => Err(Refusal::ScopeUnsafe),
-            false => Ok(("anonymous", Vec::new())),
+            false => Ok(None),
         };
     }
     warn_of_tokens(route, headers);
-    Ok((CREDENTIAL, Scope::digest_of(&secret).into_bytes()))
+    Ok(Some(Scope::digest_of(&secret).into_bytes()))
 }
 
 /// A refreshed token is another credential, hence another scope: a retry after the refresh would run
@@ -183,12 +191,16 @@ mod tests {
         Routes::new(&crate::config::resolve(&file).unwrap()).defaults().clone()
     }
 
-    fn scope(parts: &[&str], headers: &[(&'static str, &'static str)]) -> Result<String, Refusal> {
+    fn asker(parts: &[&str], headers: &[(&'static str, &'static str)]) -> Result<Asker, Refusal> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        of(&route(parts), &map, None).map(|scope| scope.to_string())
+        of(&route(parts), &map, None)
+    }
+
+    fn scope(parts: &[&str], headers: &[(&'static str, &'static str)]) -> Result<String, Refusal> {
+        asker(parts, headers).map(|asker| asker.scope.to_string())
     }
 
     #[test]
@@ -245,6 +257,20 @@ mod tests {
         assert_ne!(without, both(&[("x-api-key", "k"), ("x-t", "a")]));
         assert_ne!(without, both(&[("x-api-key", "other")]));
         assert_eq!(both(&[("x-t", "a")]), "x-t=a anonymous");
+        // A credential that is not shown is nobody's mistake, as where `credential` is the scope.
+        assert_eq!(scope(&["header:authorization"], &[]).unwrap(), "without=authorization");
+    }
+
+    #[test]
+    fn callers_are_known_by_what_they_show() {
+        let is_known = |parts: &[&str], headers| asker(parts, headers).unwrap().is_known;
+        assert!(is_known(&["credential", "route"], &[("x-api-key", "k")]));
+        assert!(is_known(&["header:x-t"], &[("x-t", "a")]));
+        assert!(is_known(&["header:authorization"], &[("authorization", "a")]));
+        assert!(!is_known(&["credential"], &[]));
+        assert!(!is_known(&["credential", "route"], &[]));
+        assert!(!is_known(&["header:authorization", "route"], &[]));
+        assert!(!is_known(&["const:x", "route"], &[("authorization", "a")]));
     }
 
     #[test]

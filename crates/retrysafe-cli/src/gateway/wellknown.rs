@@ -22,7 +22,7 @@ use super::body::Reply;
 use super::front::IDEMPOTENCY_KEY;
 use super::live::Live;
 use super::route::{Route, Routes};
-use super::scope;
+use super::scope::{self, Asker};
 
 pub(crate) const POLICY: &str = "/.well-known/idempotency";
 pub(crate) const KEY: &str = "/.well-known/idempotency/key";
@@ -136,8 +136,8 @@ async fn find<S: Store>(
     pace: &Pace,
     parts: &Parts,
 ) -> Result<Value, Refusal> {
-    let scope = scope::of(route, &parts.headers, live.verifier.as_ref())?;
-    if scope::is_constant(route) || scope == Scope::anonymous() {
+    let Asker { scope, is_known } = scope::of(route, &parts.headers, live.verifier.as_ref())?;
+    if !is_known {
         return Err(Refusal::KeyNotFound);
     }
     if !pace.admits(&scope, now_seconds()) {

@@ -256,17 +256,19 @@ fn the_policy_is_published_and_a_caller_sees_its_own_keys_only() {
     let upstream = Upstream::start();
     let gateway = Gateway::start(
         &upstream,
-        "[[route]]\npath = \"/const\"\nmethods = [\"POST\"]\nscope = [\"const:x\"]\n",
+        "[[route]]\npath = \"/const\"\nmethods = [\"POST\"]\nscope = [\"const:x\"]\n\
+         [[route]]\npath = \"/each\"\nmethods = [\"POST\"]\nscope = [\"credential\", \"route\"]\n",
     );
     let get = |path: &str, headers: &[(&str, &str)]| {
         send(gateway.address, &request("GET", path, headers, b""))
     };
     let policy = get("/.well-known/idempotency", &[]).json();
-    assert_eq!(policy["routes"][1]["retention_seconds"], 86_400.0);
+    assert_eq!(policy["routes"][2]["retention_seconds"], 86_400.0);
     let key = key();
     gateway.post_with("/a", &key, "{}", &[("Authorization", "a")]);
-    gateway.post("/const", &key, "{}");
-    gateway.post("/a", &key, "{}");
+    for path in ["/const", "/a", "/each"] {
+        gateway.post(path, &key, "{}");
+    }
     let page = "/.well-known/idempotency/key";
     let name = ("Idempotency-Key", key.as_str());
     let mine = get(page, &[name, ("Authorization", "a")]);
@@ -274,7 +276,9 @@ fn the_policy_is_published_and_a_caller_sees_its_own_keys_only() {
     assert!(mine.json()["expires_at"].as_str().is_some());
     assert_eq!(get(page, &[name, ("Authorization", "b")]).status(), 404);
     assert_eq!(get(page, &[name]).status(), 404, "anonymous callers cannot ask");
-    assert_eq!(get(&format!("{page}?path=/const"), &[name]).status(), 404);
+    for path in ["/const", "/each"] {
+        assert_eq!(get(&format!("{page}?path={path}"), &[name]).status(), 404, "{path}");
+    }
     assert_eq!(get(page, &[("Authorization", "a")]).status(), 400);
     let asked = (0..40).map(|_| get(page, &[name, ("Authorization", "z")]).status());
     assert!(asked.into_iter().any(|status| status == 429), "guessing is slowed down");

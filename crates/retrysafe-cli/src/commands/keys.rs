@@ -21,6 +21,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("SCOPE", "scope"),
     ("KEY", "key"),
     ("ATTEMPTS", "attempts"),
+    ("FENCE", "fence"),
     ("CREATED", "created_at"),
     ("EXPIRES", "expires_at"),
     ("ID", "id"),

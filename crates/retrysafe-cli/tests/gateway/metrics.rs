@@ -262,6 +262,7 @@ fn a_store_that_fails_is_reported_and_found_again() {
     disk.set_len(0).unwrap();
     let unprotected = gateway.post("/open", &open, "{}");
     assert_eq!(unprotected.header("retrysafe-unprotected"), Some("store"));
+    gateway.wait_for_log("\"outcome\":\"unprotected\"");
     let end = Instant::now() + PATIENCE;
     while !watch.has_risen("retrysafe_breaker_open") {
         assert!(Instant::now() < end, "the breaker does not open");

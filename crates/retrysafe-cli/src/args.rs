@@ -264,7 +264,13 @@ pub(crate) struct ActionArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// Make a store ready for this version.
-    Migrate(StoreArgs),
+    Migrate {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Write the SQL that does it to standard output, for an empty database, and change nothing.
+        #[arg(long)]
+        print: bool,
+    },
     /// Look for damage without changing anything.
     Doctor(StoreArgs),
     /// Delete expired records now.

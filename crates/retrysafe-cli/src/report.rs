@@ -19,7 +19,7 @@ pub(crate) fn at_start(config: &Config, made: Option<&Secret>) {
         "retrysafe serves"
     );
     tracing::info!(
-        store = store::shown(&config.store),
+        store = %config.store,
         durable = store::durability(&config.store),
         "records are kept"
     );

@@ -1,19 +1,22 @@
 //! What do `store migrate`, `doctor` and `reap` do?
 //!
 //! They open the store themselves. The disk store has one owner at a time: stop the gateway first.
+//! PostgreSQL is shared, and they may run beside it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use indicatif::ProgressBar;
+use retrysafe::stores::any::{AnyStore, StoreUrl};
+use retrysafe::stores::postgres::{self, PostgresStore, PostgresUrl};
 use retrysafe_core::Engine;
-use retrysafe_core::store::Store;
+use retrysafe_core::store::{PAGE_MAX, Query, Store};
 use serde_json::json;
 
 use crate::args::{StoreArgs, StoreCommand};
 use crate::config::{self, Flags};
 use crate::gateway::serve::Failure;
 use crate::output;
-use crate::store::{self, Kind};
 
 /// How many records are deleted at a time, so that progress can be shown.
 const REAP_STEP: usize = 10_000;
@@ -28,19 +31,19 @@ pub(crate) async fn run(
     variables: &BTreeMap<String, String>,
 ) -> Result<(), Failure> {
     match command {
-        StoreCommand::Migrate(StoreArgs { configured, json }) => {
-            let url = url(configured.flags(), variables)?;
-            // Opening a store makes it if it is not there, and refuses one of another version.
-            drop(store::open(&url)?);
-            say(json, "migrated", &json!({"store": store::shown(&url)}));
-            Ok(())
+        StoreCommand::Migrate { store: StoreArgs { configured, json }, print } => {
+            migrate(&url(configured.flags(), variables)?, print, json).await
         }
         StoreCommand::Doctor(StoreArgs { configured, json }) => {
-            doctor(&url(configured.flags(), variables)?, json)
+            match url(configured.flags(), variables)? {
+                StoreUrl::Memory => Err("a memory store has nothing to look at".into()),
+                StoreUrl::Disk { folder, .. } => examine_disk(&folder, json),
+                StoreUrl::Postgres(url) => examine_postgres(url, json).await,
+            }
         }
         StoreCommand::Reap(StoreArgs { configured, json }) => {
             let url = url(configured.flags(), variables)?;
-            let reaped = reap(store::open(&url)?).await?;
+            let reaped = reap(AnyStore::open(&url).await?).await?;
             say(json, &format!("reaped {reaped} records"), &json!({"reaped": reaped}));
             Ok(())
         }
@@ -48,9 +51,28 @@ pub(crate) async fn run(
 }
 
 /// The store's URL. An upstream is not needed for it.
-fn url(mut flags: Flags, variables: &BTreeMap<String, String>) -> Result<String, Failure> {
+fn url(mut flags: Flags, variables: &BTreeMap<String, String>) -> Result<StoreUrl, Failure> {
     flags.upstream.get_or_insert_with(|| "http://127.0.0.1".into());
     Ok(config::load(&flags, variables)?.0.store)
+}
+
+async fn migrate(url: &StoreUrl, print: bool, as_json: bool) -> Result<(), Failure> {
+    match (url, print) {
+        (StoreUrl::Postgres(_), true) => {
+            output::say(&postgres::script());
+            return Ok(());
+        }
+        (StoreUrl::Memory | StoreUrl::Disk { .. }, true) => {
+            return Err("only a PostgreSQL store is made by SQL that could be printed".into());
+        }
+        (StoreUrl::Postgres(url), false) => {
+            postgres::migrate(url).await?;
+        }
+        // Opening a store makes it if it is not there, and refuses one of another version.
+        (StoreUrl::Memory | StoreUrl::Disk { .. }, false) => drop(AnyStore::open(url).await?),
+    }
+    say(as_json, "migrated", &json!({"store": url.to_string()}));
+    Ok(())
 }
 
 async fn reap(store: impl Store) -> Result<usize, Failure> {
@@ -68,12 +90,8 @@ async fn reap(store: impl Store) -> Result<usize, Failure> {
     }
 }
 
-fn doctor(url: &str, as_json: bool) -> Result<(), Failure> {
-    let path = match store::kind(url)? {
-        Kind::Disk(path) => path,
-        Kind::Memory => return Err("a memory store has nothing to look at".into()),
-    };
-    let report = retrysafe::stores::disk::doctor(path)?;
+fn examine_disk(folder: &Path, as_json: bool) -> Result<(), Failure> {
+    let report = retrysafe::stores::disk::doctor(folder)?;
     let faults: Vec<_> = report.faults().collect();
     if as_json {
         output::json(&json!({
@@ -90,7 +108,37 @@ fn doctor(url: &str, as_json: bool) -> Result<(), Failure> {
             output::say(&format!("{} at {}: {}", fault.file, fault.offset, fault.what));
         }
     }
-    match report.is_sound() {
+    verdict(report.is_sound())
+}
+
+/// Reads every record once. The server's own pages are the server's business.
+async fn examine_postgres(url: PostgresUrl, as_json: bool) -> Result<(), Failure> {
+    let store = PostgresStore::open(&url.without_migration()).await?;
+    let (mut records, mut damaged) = (0, Vec::new());
+    let mut query = Query { limit: PAGE_MAX, ..Query::default() };
+    loop {
+        let page = store.scan(query.clone()).await?.value;
+        records += page.records.len() + page.damaged.len();
+        damaged.extend(page.damaged.iter().map(ToString::to_string));
+        query.after = page.next;
+        if query.after.is_none() {
+            break;
+        }
+    }
+    if as_json {
+        let is_sound = damaged.is_empty();
+        output::json(&json!({"sound": is_sound, "records": records, "damaged": damaged}));
+    } else {
+        output::say(&format!("{records} records"));
+        for id in &damaged {
+            output::say(&format!("{id}: damaged"));
+        }
+    }
+    verdict(damaged.is_empty())
+}
+
+fn verdict(is_sound: bool) -> Result<(), Failure> {
+    match is_sound {
         true => Ok(()),
         false => Err("the store is damaged; see docs/operating.md".into()),
     }

@@ -20,7 +20,8 @@ pub(crate) struct File {
     pub listen: Option<String>,
     /// The API behind the gateway, such as `http://127.0.0.1:3000`.
     pub upstream: Option<String>,
-    /// Where records are kept: `memory:` or `disk:PATH`. Changing it needs a restart.
+    /// Where records are kept: `disk:PATH`, `postgres://USER:PASSWORD@HOST/DATABASE` or `memory:`.
+    /// Changing it needs a restart.
     pub store: Option<String>,
     /// How many threads serve requests; one per core unless it is set. Needs a restart.
     pub threads: Option<usize>,

@@ -17,6 +17,7 @@ use std::time::Duration;
 use http::uri::{Authority, Scheme};
 use http::{HeaderName, Uri};
 use ipnet::IpNet;
+use retrysafe::stores::any::{AnyError, StoreUrl};
 use retrysafe_core::fingerprint::{Pointer, Rules};
 use retrysafe_core::policy::Absence;
 
@@ -45,7 +46,7 @@ const REAP_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Config {
     pub listen: SocketAddr,
     pub upstream: Upstream,
-    pub store: String,
+    pub store: StoreUrl,
     pub threads: usize,
     pub h2c: bool,
     pub trusted_networks: Vec<IpNet>,
@@ -214,14 +215,13 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     if file.head_time_max.is_some_and(|length| length.0.is_zero()) {
         wrong.push(Complaint::new("head_time_max", "must be longer than nothing"));
     }
-    let store = file.store.clone().unwrap_or_else(|| STORE.into());
-    if let Err(what) = crate::store::kind(&store) {
-        wrong.push(Complaint::new("store", what));
-    }
+    let store = store(file.store.as_deref().unwrap_or(STORE), &mut wrong);
     if let Err((at, what)) = crate::gateway::route::check(&routes) {
         wrong.push(Complaint::new(format!("route[{at}].path"), what));
     }
-    let (Some(listen), Some(upstream), true) = (listen, upstream, wrong.is_empty()) else {
+    let (Some(listen), Some(upstream), Some(store), true) =
+        (listen, upstream, store, wrong.is_empty())
+    else {
         return Err(wrong);
     };
     Ok(Config {
@@ -278,6 +278,12 @@ fn address(text: &str, setting: &str, wrong: &mut Vec<Complaint>) -> Option<Sock
         wrong.push(Complaint::new(setting, what));
     }
     found
+}
+
+fn store(url: &str, wrong: &mut Vec<Complaint>) -> Option<StoreUrl> {
+    url.parse()
+        .map_err(|error: AnyError| wrong.push(Complaint::new("store", error.to_string())))
+        .ok()
 }
 
 fn upstream(text: Option<&str>, wrong: &mut Vec<Complaint>) -> Option<Upstream> {
@@ -402,7 +408,7 @@ fn whole(file: &File, config: &Config) -> File {
         file.route.iter().map(|table| rules::route(table, &defaults, "", &mut unheard)).collect();
     whole.defaults = defaults;
     whole.listen = Some(config.listen.to_string());
-    whole.store = Some(config.store.clone());
+    whole.store = Some(config.store.to_string());
     whole.threads = Some(config.threads);
     whole.h2c = Some(config.h2c);
     whole.head_time_max = Some(Length(config.head_time_max));

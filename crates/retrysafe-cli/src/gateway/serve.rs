@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use retrysafe::stores::any::AnyStore;
 use retrysafe::upkeep::Tending;
 use retrysafe_core::event;
 use retrysafe_core::store::Store;
@@ -21,7 +22,6 @@ use super::upkeep;
 use crate::admin::{self, Admin};
 use crate::config::{self, Config, Flags, Secret};
 use crate::report;
-use crate::store;
 use crate::telemetry;
 
 /// How often a stop looks whether connections are still open.
@@ -48,8 +48,9 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
     let ended = runtime.block_on(async {
         let reload = || config::load(flags, variables).map(|(config, _)| config);
         let request_log = log.as_ref().map(|(log, _)| log.clone());
-        // It blocks until the store is read and verified; nobody is served before that.
-        let store = Arc::new(store::open(&config.store)?);
+        // Nobody is served before the store is read and verified.
+        let store = AnyStore::open(&config.store).await;
+        let store = Arc::new(store.map_err(|error| format!("{}: {error}", config.store))?);
         run(config, store, request_log, metrics, reload).await
     });
     if let Some((log, writer)) = log {

@@ -367,7 +367,7 @@ pub(crate) struct Gateway {
     upstream: SocketAddr,
     store: String,
     child: Option<Child>,
-    _guard: Option<tempfile::TempDir>,
+    _guard: tempfile::TempDir,
 }
 
 impl Gateway {
@@ -375,16 +375,24 @@ impl Gateway {
     pub(crate) fn start(upstream: &Upstream, toml: &str) -> Self {
         let guard = tempfile::tempdir().unwrap();
         let store = format!("disk:{}", guard.path().join("data").display());
-        let folder = guard.path().to_path_buf();
-        let mut gateway = Self::launch(upstream.address, toml, folder, store);
-        gateway._guard = Some(guard);
-        gateway
+        Self::launch(upstream, toml, guard, store)
     }
 
-    fn launch(upstream: SocketAddr, toml: &str, folder: PathBuf, store: String) -> Self {
-        let (address, admin) = (free(), free());
-        let mut gateway =
-            Self { address, admin, folder, upstream, store, child: None, _guard: None };
+    /// A gateway with this much more configuration, on this store.
+    pub(crate) fn start_on(store: &str, upstream: &Upstream, toml: &str) -> Self {
+        Self::launch(upstream, toml, tempfile::tempdir().unwrap(), store.to_owned())
+    }
+
+    fn launch(upstream: &Upstream, toml: &str, guard: tempfile::TempDir, store: String) -> Self {
+        let mut gateway = Self {
+            address: free(),
+            admin: free(),
+            folder: guard.path().to_path_buf(),
+            upstream: upstream.address,
+            store,
+            child: None,
+            _guard: guard,
+        };
         gateway.configure(toml);
         gateway.restart();
         gateway
@@ -435,7 +443,7 @@ impl Gateway {
         }
     }
 
-    fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         TcpStream::connect(self.admin).is_ok()
             && raw(self.admin, &request("GET", "/readyz", &[], b""), false)
                 .first()
@@ -528,6 +536,15 @@ impl Drop for Gateway {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Waits until something holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "it never came to be that {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

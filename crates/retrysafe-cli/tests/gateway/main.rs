@@ -12,6 +12,9 @@
 )]
 
 mod admin;
+#[allow(dead_code, reason = "the stores' own tests use the rest of it")]
+#[path = "../../../retrysafe/tests/common/cluster.rs"]
+mod cluster;
 mod commands;
 mod config;
 mod deploy;
@@ -22,6 +25,7 @@ mod kit;
 mod life;
 mod log;
 mod metrics;
+mod postgres;
 mod proxying;
 mod reconcile;
 mod secrets;

@@ -5,8 +5,15 @@
 //! | `memory:` | in memory, forgotten with the process |
 //! | `disk:PATH` | in a folder, flushed before it is acknowledged |
 //! | `disk:PATH?durability=process` | the same, surviving a crash of the process only |
+//! | `postgres://USER:PASSWORD@HOST/DATABASE` | in PostgreSQL, shared with others |
+//!
+//! A URL may hold a password. Nothing here shows one: a [`StoreUrl`] is displayed without it, and an
+//! error never repeats what it could not read.
 
 use std::fmt;
+#[cfg(feature = "disk")]
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
@@ -15,6 +22,26 @@ use retrysafe_core::store::{Inserted, Page, Query, Stamped, Store, StoreError, S
 #[cfg(feature = "disk")]
 use super::disk::{DiskOptions, DiskStore, Durability, OpenError};
 use super::memory::MemoryStore;
+#[cfg(feature = "postgres")]
+use super::postgres::{ConnectError, PostgresStore, PostgresUrl};
+
+/// A URL that was understood. The store itself need not be there yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// See [`memory`](super::memory).
+    Memory,
+    /// See [`disk`](super::disk).
+    #[cfg(feature = "disk")]
+    Disk {
+        /// Where.
+        folder: PathBuf,
+        /// What its records survive.
+        durability: Durability,
+    },
+    /// See [`postgres`](super::postgres).
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresUrl),
+}
 
 /// A store that was chosen by its URL.
 #[derive(Debug)]
@@ -24,46 +51,92 @@ pub enum AnyStore {
     /// See [`disk`](super::disk).
     #[cfg(feature = "disk")]
     Disk(DiskStore),
+    /// See [`postgres`](super::postgres).
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresStore),
 }
 
 /// Why a URL opens no store.
 #[derive(Debug)]
 pub enum AnyError {
     /// The URL names no store that this program has.
-    Url(String),
+    Url,
     /// The disk store could not be opened.
     #[cfg(feature = "disk")]
     Disk(OpenError),
+    /// The PostgreSQL store could not be opened, or its URL is wrong.
+    #[cfg(feature = "postgres")]
+    Postgres(ConnectError),
 }
 
-impl AnyStore {
-    /// Opens the store that a URL names. Blocks until it is open.
-    ///
-    /// # Errors
-    ///
-    /// See [`AnyError`].
-    pub fn open(url: &str) -> Result<Self, AnyError> {
-        let unknown = || AnyError::Url(url.to_owned());
-        let (scheme, rest) = url.split_once(':').ok_or_else(unknown)?;
+impl FromStr for StoreUrl {
+    type Err = AnyError;
+
+    fn from_str(url: &str) -> Result<Self, AnyError> {
+        let (scheme, rest) = url.split_once(':').ok_or(AnyError::Url)?;
         match scheme {
-            "memory" if rest.is_empty() => Ok(Self::Memory(MemoryStore::new())),
+            "memory" if rest.is_empty() => Ok(Self::Memory),
             #[cfg(feature = "disk")]
             "disk" => {
                 let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
                 let durability = match query {
                     "" | "durability=full" => Durability::Full,
                     "durability=process" => Durability::Process,
-                    _ => return Err(unknown()),
+                    _ => return Err(AnyError::Url),
                 };
                 // `disk:///var/lib/x` is how others write `disk:/var/lib/x`.
                 let path = path.strip_prefix("//").unwrap_or(path);
-                if path.is_empty() {
-                    return Err(unknown());
+                match path.is_empty() {
+                    true => Err(AnyError::Url),
+                    false => Ok(Self::Disk { folder: path.into(), durability }),
                 }
-                let store = DiskOptions::new().durability(durability).open(path);
-                Ok(Self::Disk(store.map_err(AnyError::Disk)?))
             }
-            _ => Err(unknown()),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                url.parse().map(Self::Postgres).map_err(AnyError::Postgres)
+            }
+            _ => Err(AnyError::Url),
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            #[cfg(feature = "disk")]
+            Self::Disk { folder, durability: Durability::Full } => {
+                write!(f, "disk:{}", folder.display())
+            }
+            #[cfg(feature = "disk")]
+            Self::Disk { folder, durability: Durability::Process } => {
+                write!(f, "disk:{}?durability=process", folder.display())
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => url.fmt(f),
+        }
+    }
+}
+
+impl AnyStore {
+    /// Opens the store that a URL names. The thread is blocked while a disk store is read.
+    ///
+    /// # Errors
+    ///
+    /// See [`AnyError`].
+    #[cfg_attr(not(feature = "postgres"), expect(clippy::unused_async, reason = "others wait"))]
+    pub async fn open(url: &StoreUrl) -> Result<Self, AnyError> {
+        match url {
+            StoreUrl::Memory => Ok(Self::Memory(MemoryStore::new())),
+            #[cfg(feature = "disk")]
+            StoreUrl::Disk { folder, durability } => {
+                let store = DiskOptions::new().durability(*durability).open(folder);
+                store.map(Self::Disk).map_err(AnyError::Disk)
+            }
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(url) => {
+                PostgresStore::open(url).await.map(Self::Postgres).map_err(AnyError::Postgres)
+            }
         }
     }
 }
@@ -71,12 +144,14 @@ impl AnyStore {
 impl fmt::Display for AnyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url(url) => write!(
-                f,
-                "`{url}` names no store; use memory:, disk:PATH or disk:PATH?durability=process"
+            Self::Url => f.write_str(
+                "names no store: use memory:, disk:PATH, disk:PATH?durability=process or \
+                 postgres://USER:PASSWORD@HOST/DATABASE",
             ),
             #[cfg(feature = "disk")]
             Self::Disk(error) => error.fmt(f),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(error) => error.fmt(f),
         }
     }
 }
@@ -84,9 +159,11 @@ impl fmt::Display for AnyError {
 impl std::error::Error for AnyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Url(_) => None,
+            Self::Url => None,
             #[cfg(feature = "disk")]
             Self::Disk(error) => Some(error),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(error) => Some(error),
         }
     }
 }
@@ -97,6 +174,8 @@ impl Store for AnyStore {
             Self::Memory(store) => store.insert(first).await,
             #[cfg(feature = "disk")]
             Self::Disk(store) => store.insert(first).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.insert(first).await,
         }
     }
 
@@ -105,6 +184,8 @@ impl Store for AnyStore {
             Self::Memory(store) => store.load(id).await,
             #[cfg(feature = "disk")]
             Self::Disk(store) => store.load(id).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.load(id).await,
         }
     }
 
@@ -113,6 +194,8 @@ impl Store for AnyStore {
             Self::Memory(store) => store.swap(from, write).await,
             #[cfg(feature = "disk")]
             Self::Disk(store) => store.swap(from, write).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.swap(from, write).await,
         }
     }
 
@@ -121,6 +204,8 @@ impl Store for AnyStore {
             Self::Memory(store) => store.scan(query).await,
             #[cfg(feature = "disk")]
             Self::Disk(store) => store.scan(query).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.scan(query).await,
         }
     }
 
@@ -129,6 +214,8 @@ impl Store for AnyStore {
             Self::Memory(store) => store.reap(limit).await,
             #[cfg(feature = "disk")]
             Self::Disk(store) => store.reap(limit).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.reap(limit).await,
         }
     }
 }
@@ -139,24 +226,36 @@ mod tests {
 
     #[test]
     fn a_url_names_its_store() {
-        assert!(matches!(AnyStore::open("memory:"), Ok(AnyStore::Memory(_))));
+        assert_eq!("memory:".parse::<StoreUrl>().unwrap(), StoreUrl::Memory);
         for url in ["", "memory", "memory:x", "redis://h", "disk:", "disk:/x?durability=none"] {
-            assert!(matches!(AnyStore::open(url), Err(AnyError::Url(_))), "{url}");
+            assert!(matches!(url.parse::<StoreUrl>(), Err(AnyError::Url)), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_repeated() {
+        for url in ["redis://u:secret@h", "secret", "postgres:u:secret@h/d", "disk:/x?secret"] {
+            let told = url.parse::<StoreUrl>().map(|_| ()).unwrap_err();
+            assert!(!format!("{told} {told:?}").contains("secret"), "{told:?}");
         }
     }
 
     #[cfg(feature = "disk")]
-    #[test]
-    fn a_disk_url_names_a_folder_and_its_durability() {
+    #[tokio::test]
+    async fn a_disk_url_names_a_folder_and_its_durability() {
         let folder = tempfile::tempdir().unwrap();
+        let open = async |url: &str| AnyStore::open(&url.parse().unwrap()).await;
         for query in ["", "?durability=full", "?durability=process"] {
             let url = format!("disk:{}{query}", folder.path().display());
-            assert!(matches!(AnyStore::open(&url), Ok(AnyStore::Disk(_))), "{url}");
+            assert!(matches!(open(&url).await, Ok(AnyStore::Disk(_))), "{url}");
         }
         let url = format!("disk://{}", folder.path().display());
-        let first = AnyStore::open(&url).unwrap();
-        let busy = AnyStore::open(&url).unwrap_err().to_string();
+        let first = open(&url).await.unwrap();
+        let busy = open(&url).await.unwrap_err().to_string();
         assert!(busy.contains("in use by process"), "{busy}");
         drop(first);
+        for shown in ["disk:/x", "disk:/x?durability=process"] {
+            assert_eq!(shown.parse::<StoreUrl>().unwrap().to_string(), shown);
+        }
     }
 }

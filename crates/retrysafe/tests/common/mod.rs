@@ -61,7 +61,7 @@ pub(crate) async fn database() -> String {
         .get_or_init(|| async {
             let name = format!("template_{run}");
             sql(&server_url("postgres"), &format!("CREATE DATABASE {name}")).await;
-            migrate(&server_url(&name)).await.expect("the schema is made");
+            migrate(&server_url(&name).parse().unwrap()).await.expect("the schema is made");
             sql(&server_url(&name), CLOCK).await;
             name
         })

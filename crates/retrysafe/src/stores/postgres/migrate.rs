@@ -8,7 +8,7 @@
 use tokio_postgres::types::Type;
 
 use super::connect::{ConnectError, Wire};
-use super::settings::Settings;
+use super::settings::PostgresUrl;
 
 /// One step of the schema.
 struct Migration {
@@ -55,9 +55,8 @@ pub fn script() -> String {
 ///
 /// If the server cannot be reached, the role may not create the schema, or the schema is newer than
 /// this program.
-pub async fn migrate(url: &str) -> Result<usize, ConnectError> {
-    let settings = Settings::parse(url)?;
-    let wire = Wire::open(&settings).await?;
+pub async fn migrate(url: &PostgresUrl) -> Result<usize, ConnectError> {
+    let wire = Wire::open(&url.settings).await?;
     apply(&wire).await
 }
 

@@ -60,7 +60,7 @@ use std::sync::atomic::AtomicBool;
 
 pub use connect::ConnectError;
 pub use migrate::{migrate, script};
-pub use settings::Expiry;
+pub use settings::{Expiry, PostgresUrl};
 
 use connect::{Identity, Wire};
 use hint::Hint;
@@ -71,7 +71,6 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
-use settings::Settings;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -111,7 +110,16 @@ impl PostgresStore {
     ///
     /// If the URL makes no sense, the server is out of reach, or it cannot keep the promise.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
-        let settings = Settings::parse(url)?;
+        Self::open(&url.parse()?).await
+    }
+
+    /// [Connects](Self::connect) to a URL that was read before.
+    ///
+    /// # Errors
+    ///
+    /// If the server is out of reach, or cannot keep the promise.
+    pub async fn open(url: &PostgresUrl) -> Result<Self, ConnectError> {
+        let settings = url.settings.clone();
         let may_migrate = settings.migrate;
         let shared = Arc::new(Shared {
             settings,

@@ -13,8 +13,14 @@
 //! | `sslrootcert` | the system's | a file of certificates to trust |
 //!
 //! Without `sslmode`, a connection on this machine is plain and any other one is verified.
+//!
+//! A URL holds a password. It is shown as its hosts, its database and our own parameters, put
+//! together anew; and what cannot be read is not repeated, because a password whose special
+//! characters were not written as `%XX` may end up anywhere.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use retrysafe_core::units::parse_duration;
@@ -29,6 +35,15 @@ pub enum Expiry {
     Delete,
     /// They move to `retrysafe.expired`, where nothing reads them again but people.
     Keep,
+}
+
+/// A URL that was understood. Whether the server is there is not known yet.
+#[derive(Clone)]
+pub struct PostgresUrl {
+    text: String,
+    pub(super) settings: Settings,
+    /// The URL for people.
+    shown: String,
 }
 
 #[derive(Clone, Debug)]
@@ -49,15 +64,47 @@ pub(super) struct Settings {
     pub(super) migrate: bool,
 }
 
-impl Settings {
-    pub(super) fn parse(url: &str) -> Result<Self, ConnectError> {
+impl PartialEq for PostgresUrl {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for PostgresUrl {}
+
+impl fmt::Display for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl FromStr for PostgresUrl {
+    type Err = ConnectError;
+
+    fn from_str(url: &str) -> Result<Self, ConnectError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let (mut passed, mut sslmode, mut roots) = (Vec::new(), None, None);
+        if !["postgres://", "postgresql://"].iter().any(|scheme| base.starts_with(scheme)) {
+            return Err(ConnectError::new("the URL does not begin with postgres://"));
+        }
+        if base.matches('@').count() > 1 || query.contains('@') {
+            return Err(ConnectError::new(
+                "the URL has an @ too many: in a password, write it as %40, and ? as %3F",
+            ));
+        }
+        let (mut passed, mut own) = (Vec::new(), Vec::new());
+        let (mut sslmode, mut roots) = (None, None);
         let (mut deadline, mut expiry) = (Duration::from_secs(5), Expiry::Delete);
         let (mut audit_days, mut migrate) = (90, true);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let wrong = || ConnectError::new(format!("{name}={value} is not understood"));
+            let wrong = || ConnectError::new(format!("the URL's {name} is not understood"));
+            own.push(pair);
             match (name, value) {
                 ("deadline", _) => deadline = parse_duration(value).map_err(|_| wrong())?,
                 ("expiry", "delete") => expiry = Expiry::Delete,
@@ -68,7 +115,7 @@ impl Settings {
                 ("audit_days", _) => audit_days = value.parse().map_err(|_| wrong())?,
                 ("sslmode", _) => sslmode = Some(value.to_owned()),
                 ("sslrootcert", _) => roots = Some(PathBuf::from(value.replace("%2F", "/"))),
-                _ => passed.push(pair),
+                _ => passed.extend(own.pop()),
             }
         }
         let passed = match passed.is_empty() {
@@ -78,14 +125,17 @@ impl Settings {
         let mut config: tokio_postgres::Config = passed
             .parse()
             .map_err(|error| ConnectError::because("the URL is not understood", error))?;
+        if config.get_hosts().is_empty() {
+            return Err(ConnectError::new("the URL names no host"));
+        }
         let tls = match sslmode.as_deref() {
             None if is_local(&config) && roots.is_none() => Tls::Off,
             Some("disable") => Tls::Off,
             None | Some("require" | "verify-ca" | "verify-full") => Tls::Verified(roots),
-            Some(other) => {
-                return Err(ConnectError::new(format!(
-                    "sslmode={other} promises nothing: use disable or verify-full"
-                )));
+            Some(_) => {
+                return Err(ConnectError::new(
+                    "this sslmode promises nothing: use disable or verify-full",
+                ));
             }
         };
         config.ssl_mode(match tls {
@@ -99,9 +149,38 @@ impl Settings {
         config.tcp_user_timeout(Duration::from_secs(10));
         let connect_within = deadline.clamp(Duration::from_millis(500), Duration::from_secs(5));
         config.connect_timeout(connect_within);
-        Ok(Self { config, tls, deadline, connect_within, expiry, audit_days, migrate })
+        let shown = shown(&config, &own);
+        let settings =
+            Settings { config, tls, deadline, connect_within, expiry, audit_days, migrate };
+        Ok(Self { text: url.to_owned(), settings, shown })
     }
+}
 
+impl PostgresUrl {
+    /// The same, and the schema is never changed.
+    #[must_use]
+    pub fn without_migration(mut self) -> Self {
+        self.settings.migrate = false;
+        self
+    }
+}
+
+/// Hosts, database and our own parameters. A user's name is left out with the password.
+fn shown(config: &tokio_postgres::Config, own: &[&str]) -> String {
+    let ports = config.get_ports();
+    let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+    let hosts = config.get_hosts().iter().enumerate().map(|(at, host)| match host {
+        Host::Tcp(name) if name.contains(':') => format!("[{name}]:{}", port(at)),
+        Host::Tcp(name) => format!("{name}:{}", port(at)),
+        Host::Unix(folder) => folder.display().to_string(),
+    });
+    let hosts = hosts.collect::<Vec<_>>().join(",");
+    let database = config.get_dbname().unwrap_or_default();
+    let query = if own.is_empty() { String::new() } else { format!("?{}", own.join("&")) };
+    format!("postgres://…@{hosts}/{database}{query}")
+}
+
+impl Settings {
     /// What opens a transaction that commits as `sync` says.
     pub(super) fn begin(&self, sync: &str) -> String {
         let ms = |length: Duration| length.as_millis().clamp(1, 3_600_000).to_string();
@@ -134,4 +213,64 @@ fn is_local(config: &tokio_postgres::Config) -> bool {
                 || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_what_is_secret() {
+        for (url, shown) in [
+            ("postgres://u:secret@h/d", "postgres://…@h:5432/d"),
+            ("postgresql://h:6000/d?password=secret&user=u", "postgres://…@h:6000/d"),
+            (
+                "postgres://u:secret@one,two:7/d?expiry=keep&options=secret&deadline=2s",
+                "postgres://…@one:5432,two:7/d?expiry=keep&deadline=2s",
+            ),
+            ("postgres://u:secret@%2Frun%2Fpg/d", "postgres://…@/run/pg/d"),
+            ("postgres://u:secret@[::1]/d", "postgres://…@[::1]:5432/d"),
+        ] {
+            let read: PostgresUrl = url.parse().unwrap();
+            assert_eq!((read.to_string(), format!("{read:?}")), (shown.into(), shown.into()));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_a_password_is_not_repeated() {
+        for (url, what) in [
+            ("postgres://u:se@secret@h/d", "%40"),
+            ("postgres://u:se@secret/secret@h/d", "%40"),
+            ("postgres://u:se?secret@h/d", "%40"),
+            ("postgres://u:se?deadline=secret@h/d", "%40"),
+            ("postgres:u:secret@h/d", "begin with"),
+            ("host=h password=secret", "begin with"),
+            ("postgres://u:secret@/d", "no host"),
+            ("postgres://u:secret@h:x/d", "port"),
+            ("postgres://u:secret@h/d?deadline=soon", "deadline"),
+            ("postgres://u:secret@h/d?expiry=never", "expiry"),
+            ("postgres://u:secret@h/d?sslmode=prefer", "sslmode"),
+            ("postgres://u:secret@h/d?deadlin=5s", "deadlin"),
+        ] {
+            let told = url.parse::<PostgresUrl>().unwrap_err();
+            let told = format!("{told} {told:?}");
+            assert!(told.contains(what) && !told.contains("secret"), "{url}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_connection_off_this_machine_is_verified() {
+        let is_plain = |url: &str| {
+            let read: PostgresUrl = url.parse().unwrap();
+            matches!(read.settings.tls, Tls::Off)
+        };
+        for url in ["postgres://localhost/d", "postgres://127.0.0.1/d", "postgres://%2Frun/d"] {
+            assert!(is_plain(url), "{url}");
+            assert!(!is_plain(&format!("{url}?sslmode=require")), "{url}");
+        }
+        for url in ["postgres://db/d", "postgres://localhost,db/d", "postgres://10.0.0.1/d"] {
+            assert!(!is_plain(url), "{url}");
+            assert!(is_plain(&format!("{url}?sslmode=disable")), "{url}");
+        }
+    }
 }

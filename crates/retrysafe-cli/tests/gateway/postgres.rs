@@ -1,0 +1,140 @@
+//! What is different when records are kept in PostgreSQL?
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::cluster::Cluster;
+use super::kit::{Gateway, Upstream, key, program, request, send, until};
+
+/// The server of this test run.
+fn server() -> &'static Cluster {
+    static SERVER: OnceLock<Cluster> = OnceLock::new();
+    SERVER.get_or_init(|| Cluster::start(&[]))
+}
+
+/// A new, empty database: its name.
+fn new_database() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("gateway_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    server().sql("postgres", &format!("CREATE DATABASE {name}"));
+    name
+}
+
+/// The URL of a new, empty database.
+pub(crate) fn database() -> String {
+    server().url(&new_database())
+}
+
+#[test]
+fn the_database_may_go_away_and_come_back() {
+    let cluster = Cluster::start(&[]);
+    let upstream = Upstream::start();
+    let store = format!("{}?deadline=1s", cluster.url("postgres"));
+    let gateway = Gateway::start_on(&store, &upstream, "");
+    let before = key();
+    let first = gateway.post("/before", &before, "{}");
+    assert_eq!(first.status(), 201);
+
+    cluster.kill();
+    let refused = gateway.post("/during", &key(), "{}");
+    assert_eq!((refused.status(), refused.code().as_str()), (503, "store_unavailable"));
+    assert_eq!(gateway.post("/before", &before, "{}").status(), 503, "a replay needs the store");
+    assert_eq!(upstream.count("/during"), 0, "no store, no execution");
+    assert_eq!(gateway.ask("GET", "/readyz", "").status(), 503);
+    assert_eq!(gateway.ask("GET", "/livez", "").status(), 200);
+
+    cluster.up();
+    until("it is ready again", || gateway.is_ready());
+    until("it serves again", || gateway.post("/after", &key(), "{}").status() == 201);
+    let replayed = gateway.post("/before", &before, "{}");
+    assert!(replayed.is_replay() && replayed.body == first.body);
+    assert_eq!(upstream.count("/before"), 1);
+}
+
+#[test]
+fn without_its_database_it_does_not_start_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = "postgres://u:planted@127.0.0.1:1/d";
+    let serve = ["serve", "--upstream", "http://127.0.0.1:1", "--store", store];
+    let (code, out, err) = program(&serve, folder.path());
+    assert_eq!(code, 1);
+    assert!(err.contains("127.0.0.1:1/d: cannot connect to PostgreSQL"), "{err}");
+    assert!(!format!("{out}{err}").contains("planted"), "{out}{err}");
+}
+
+#[test]
+fn a_password_is_found_nowhere() {
+    let upstream = Upstream::start();
+    // This server asks for no password; it is given one all the same.
+    let store = database().replace("postgres@", "postgres:planted-word@");
+    let gateway = Gateway::start_on(&store, &upstream, "[log]\nlevel = \"trace\"\n");
+    let mut told = gateway.post("/a", &key(), "{}").text();
+    let policy = request("GET", "/.well-known/idempotency", &[], b"");
+    told.push_str(&send(gateway.address, &policy).text());
+    for page in ["/readyz", "/metrics", "/api/v1/keys", "/api/v1/stats"] {
+        told.push_str(&gateway.ask("GET", page, "").text());
+    }
+    let config = gateway.config();
+    let config = config.to_str().unwrap();
+    for command in [
+        &["config", "print"][..],
+        &["config", "check"],
+        &["store", "migrate"],
+        &["store", "doctor"],
+        &["store", "reap"],
+    ] {
+        let (code, out, err) = program(&[command, &["--config", config]].concat(), &gateway.folder);
+        assert_eq!(code, 0, "{command:?}: {err}");
+        told.push_str(&format!("{out}{err}"));
+    }
+    assert!(told.contains("postgres://…@127.0.0.1"), "{told}");
+    // A reload that changes the store is refused, and one that breaks its URL too.
+    let text = std::fs::read_to_string(config).unwrap();
+    for (broken, why) in [
+        (store.replace("gateway_", "other_"), "cannot change without a restart"),
+        (store.replace("planted-word", "planted-word@"), "an @ too many"),
+    ] {
+        std::fs::write(config, text.replace(&store, &broken)).unwrap();
+        let (_, out, err) = program(&["config", "check", "--config", config], &gateway.folder);
+        told.push_str(&format!("{out}{err}"));
+        gateway.signal("HUP");
+        gateway.wait_for_log(why);
+    }
+    for (place, text) in [("answers", told), ("log", gateway.log())] {
+        let found = text.lines().find(|line| line.contains("planted-word"));
+        assert_eq!(found, None, "in the {place}");
+    }
+}
+
+#[test]
+fn a_store_is_looked_after_while_the_gateway_runs() {
+    let upstream = Upstream::start();
+    let name = new_database();
+    let store = server().url(&name);
+    let run = |verb: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        program(&[&["store"], verb, &["--store", &store]].concat(), folder.path())
+    };
+    let (code, _, err) = run(&["doctor"]);
+    assert!(code == 1 && err.contains("run `retrysafe store migrate`"), "{err}");
+    let (code, script, _) = run(&["migrate", "--print"]);
+    assert!(code == 0 && script.contains("CREATE TABLE retrysafe.record"), "{script}");
+    assert_eq!(server().sql(&name, "SELECT to_regclass('retrysafe.record') IS NULL"), "t");
+    let (code, out, err) = run(&["migrate", "--json"]);
+    assert!(code == 0 && out.contains("postgres://…@"), "{out}{err}");
+
+    let gateway = Gateway::start_on(&store, &upstream, "[defaults]\nttl = \"1ms\"\n");
+    gateway.post("/a", &key(), "{}");
+    gateway.post("/a", &key(), "{}");
+    let (code, out, err) = run(&["doctor", "--json"]);
+    assert!(code == 0 && out.contains("\"records\": 2"), "{out}{err}");
+    server().sql(&name, "UPDATE retrysafe.record SET path = '/b'");
+    let (code, out, err) = run(&["doctor"]);
+    assert!(code == 1 && out.contains(": damaged") && err.contains("damaged"), "{out}{err}");
+    let (code, out, err) = run(&["reap", "--json"]);
+    assert!(code == 0 && out.contains("\"reaped\": "), "{out}{err}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let (code, _, err) = program(&["store", "migrate", "--print"], folder.path());
+    assert!(code == 1 && err.contains("only a PostgreSQL store"), "{err}");
+}

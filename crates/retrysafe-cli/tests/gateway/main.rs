@@ -29,3 +29,4 @@ mod postgres;
 mod proxying;
 mod reconcile;
 mod secrets;
+mod together;

@@ -4,7 +4,12 @@
 //! again on the other side. The store's own connections and the application's transactions bind the
 //! same arrays.
 
-use retrysafe_core::record::{Answer, Becomes, First, Happened, MOMENTS_MAX, Record, State, Write};
+use retrysafe_core::fingerprint::Fingerprint;
+use retrysafe_core::key::KeyDigest;
+use retrysafe_core::record::{
+    About, Answer, Becomes, First, Happened, MOMENTS_MAX, Record, State, Write,
+};
+use retrysafe_core::scope::{Id, Scope};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::row::{checksum, doubt_number, length_ms, moment_bytes, ms, print_bytes};
@@ -44,54 +49,89 @@ impl Column {
     }
 }
 
+/// What never changes about a record, one array per column.
+#[derive(Default)]
+struct Fixed {
+    ids: Vec<Vec<u8>>,
+    scopes: Vec<Vec<u8>>,
+    keys: Vec<Vec<u8>>,
+    prints: Vec<Vec<u8>>,
+    methods: Vec<String>,
+    routes: Vec<String>,
+    paths: Vec<String>,
+    checksums: Vec<i64>,
+}
+
+impl Fixed {
+    fn push(
+        &mut self,
+        id: &Id,
+        scope: &Scope,
+        key: &KeyDigest,
+        print: &Fingerprint,
+        about: &About,
+    ) {
+        let print = print_bytes(print);
+        let (scope, key) = (scope.as_bytes(), key.as_bytes());
+        self.checksums.push(checksum(id, scope, key, &print, about));
+        self.ids.push(id.as_bytes().to_vec());
+        self.scopes.push(scope.to_vec());
+        self.keys.push(key.to_vec());
+        self.prints.push(print);
+        self.methods.push(about.method.to_string());
+        self.routes.push(about.route.to_string());
+        self.paths.push(about.path.to_string());
+    }
+
+    fn columns(self) -> [Column; 8] {
+        [
+            Column::Bytes(self.ids),
+            Column::Bytes(self.scopes),
+            Column::Bytes(self.keys),
+            Column::Bytes(self.prints),
+            Column::Texts(self.methods),
+            Column::Texts(self.routes),
+            Column::Texts(self.paths),
+            Column::Numbers(self.checksums),
+        ]
+    }
+}
+
 /// The parameters of `sql/insert.sql`.
 pub(super) fn inserts<'a>(firsts: impl Iterator<Item = &'a First>, keep: bool) -> Vec<Column> {
-    let (mut ids, mut scopes, mut keys, mut prints) = (vec![], vec![], vec![], vec![]);
-    let (mut methods, mut routes, mut paths) = (vec![], vec![], vec![]);
-    let (mut checksums, mut ttls, mut leases, mut owners) = (vec![], vec![], vec![], vec![]);
+    let mut fixed = Fixed::default();
+    let (mut ttls, mut leases, mut owners) = (vec![], vec![], vec![]);
     for first in firsts {
-        let print = print_bytes(&first.fingerprint);
-        let (scope, key) = (first.scope.as_bytes(), first.key.as_bytes());
-        checksums.push(checksum(&first.id, scope, key, &print, &first.about));
-        ids.push(first.id.as_bytes().to_vec());
-        scopes.push(scope.to_vec());
-        keys.push(key.to_vec());
-        prints.push(print);
-        methods.push(first.about.method.to_string());
-        routes.push(first.about.route.to_string());
-        paths.push(first.about.path.to_string());
+        fixed.push(&first.id, &first.scope, &first.key, &first.fingerprint, &first.about);
         ttls.push(length_ms(first.ttl));
         leases.push(length_ms(first.lease));
         owners.push(first.owner.cast_signed());
     }
-    vec![
-        Column::Bytes(ids),
-        Column::Bytes(scopes),
-        Column::Bytes(keys),
-        Column::Bytes(prints),
-        Column::Texts(methods),
-        Column::Texts(routes),
-        Column::Texts(paths),
-        Column::Numbers(checksums),
+    let changing = [
         Column::Numbers(ttls),
         Column::Numbers(leases),
         Column::Numbers(owners),
         Column::OneBytes(Happened::Began.encode()),
         Column::OneFlag(keep),
-    ]
+    ];
+    fixed.columns().into_iter().chain(changing).collect()
 }
 
 /// The parameters of `sql/swap.sql`.
 pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -> Vec<Column> {
-    let (mut ids, mut froms, mut new_fences, mut ttls) = (vec![], vec![], vec![], vec![]);
+    let mut fixed = Fixed::default();
+    let (mut created, mut froms, mut fences) = (vec![], vec![], vec![]);
+    let (mut new_fences, mut ttls) = (vec![], vec![]);
     let (mut attempts, mut states, mut sinces, mut lengths) = (vec![], vec![], vec![], vec![]);
     let (mut untils, mut owners, mut doubts, mut lookups) = (vec![], vec![], vec![], vec![]);
     let (mut timelines, mut whats, mut labels) = (vec![], vec![], vec![]);
     let mut answers = vec![];
     for (from, write) in writes {
         let next = Next::of(from, write);
-        ids.push(from.id.as_bytes().to_vec());
+        fixed.push(&from.id, &from.scope, &from.key, &from.fingerprint, &from.about);
+        created.push(ms(from.created_at));
         froms.push(from.version.cast_signed());
+        fences.push(from.fence.0.cast_signed());
         new_fences.push(write.new_fence);
         ttls.push(length_ms(write.ttl.unwrap_or(from.ttl)));
         attempts.push(next.attempts);
@@ -107,9 +147,10 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
         labels.push(write.what.as_ref().map(label));
         answers.push(next.answer.map(|answer| answer.encode(&from.id)));
     }
-    vec![
-        Column::Bytes(ids),
+    let changing = [
+        Column::Numbers(created),
         Column::Numbers(froms),
+        Column::Numbers(fences),
         Column::Flags(new_fences),
         Column::Numbers(ttls),
         Column::Numbers(attempts),
@@ -124,21 +165,15 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
         Column::MaybeBytes(whats),
         Column::MaybeTexts(labels),
         Column::MaybeBytes(answers),
-    ]
+    ];
+    fixed.columns().into_iter().chain(changing).collect()
 }
 
 /// About how many bytes a write will send.
-pub(super) fn size(write: &Write) -> usize {
-    match &write.becomes {
-        Becomes::Completed(Answer::Kept(response)) => response.body.len() + 512,
-        Becomes::Completed(Answer::NotKept { .. })
-        | Becomes::Same
-        | Becomes::Begun { .. }
-        | Becomes::Renewed { .. }
-        | Becomes::FailedRetryable
-        | Becomes::Unknown(_)
-        | Becomes::LookedUp
-        | Becomes::Expired => 512,
+pub(super) fn size(from: &Record, write: &Write) -> usize {
+    match Next::of(from, write).answer {
+        Some(Answer::Kept(response)) => response.body.len() + 512,
+        Some(Answer::NotKept { .. }) | None => 512,
     }
 }
 
@@ -159,7 +194,7 @@ struct Next<'a> {
 }
 
 impl<'a> Next<'a> {
-    fn of(from: &Record, write: &'a Write) -> Self {
+    fn of(from: &'a Record, write: &'a Write) -> Self {
         let attempts = i64::from(from.attempts);
         let ttl = Some(length_ms(write.ttl.unwrap_or(from.ttl)));
         let same = || Self { attempts, ..Self::same(&from.state) };
@@ -204,7 +239,7 @@ impl<'a> Next<'a> {
         }
     }
 
-    fn same(state: &State) -> Self {
+    fn same(state: &'a State) -> Self {
         match state {
             State::InProgress { owner, begun_at, lease_until } => Self {
                 state: 0,
@@ -213,10 +248,11 @@ impl<'a> Next<'a> {
                 owner: Some(owner.cast_signed()),
                 ..Self::default()
             },
-            State::Completed { settled_at, expires_at, .. } => Self {
+            State::Completed { answer, settled_at, expires_at } => Self {
                 state: 1,
                 since: Some(ms(*settled_at)),
                 until: Some(ms(*expires_at)),
+                answer: Some(answer),
                 ..Self::default()
             },
             State::FailedRetryable { settled_at, expires_at } => Self {

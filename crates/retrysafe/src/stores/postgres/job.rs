@@ -104,7 +104,7 @@ impl Job {
     pub(super) fn size(&self) -> usize {
         match &self.ask {
             Ask::Insert(_) => 512,
-            Ask::Swap(swap) => columns::size(&swap.1),
+            Ask::Swap(swap) => columns::size(&swap.0, &swap.1),
             Ask::Load(_) => 32,
         }
     }

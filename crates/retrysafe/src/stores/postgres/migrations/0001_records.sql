@@ -365,11 +365,16 @@ $$;
 -- written for it, and it is to be asked again.
 --
 -- `sinces` is NULL for now; `lengths` count from now, up to `untils` where both are given.
+--
+-- The caller holds the record whole and every column is written from what it holds, also those that
+-- never change: nothing that was damaged here is sealed anew. A new version of the row holds all of
+-- them anyway.
 CREATE FUNCTION retrysafe.swap_v1(
-    ids bytea[], froms bigint[], new_fences boolean[], ttls bigint[], attempts_ bigint[],
-    states smallint[], sinces bigint[], lengths bigint[], untils bigint[], owners bigint[],
-    doubts smallint[], lookups_ bigint[], timelines bytea[], whats bytea[], labels text[],
-    answers bytea[]
+    ids bytea[], scopes bytea[], keys bytea[], fingerprints bytea[], methods text[], routes text[],
+    paths text[], checksums bigint[], created bigint[], froms bigint[], fences bigint[],
+    new_fences boolean[], ttls bigint[], attempts_ bigint[], states smallint[], sinces bigint[],
+    lengths bigint[], untils bigint[], owners bigint[], doubts smallint[], lookups_ bigint[],
+    timelines bytea[], whats bytea[], labels text[], answers bytea[]
 )
 RETURNS TABLE (
     done boolean, now_ms bigint, id bytea, version bigint, scope bytea, key bytea, fingerprint bytea,
@@ -395,8 +400,9 @@ BEGIN
         PERFORM retrysafe.make_day('transition', today);
     END IF;
     FOR d IN
-        SELECT DISTINCT retrysafe.day_of(retrysafe.later(t, i.length), t)
-        FROM unnest(lengths, answers) AS i (length, answer) WHERE i.answer IS NOT NULL
+        SELECT DISTINCT retrysafe.day_of(coalesce(retrysafe.later(t, i.length), i.until), t)
+        FROM unnest(lengths, untils, answers) AS i (length, until, answer)
+        WHERE i.answer IS NOT NULL
     LOOP
         IF to_regclass('retrysafe.answer_' || d) IS NULL THEN
             PERFORM retrysafe.make_day('answer', d);
@@ -406,25 +412,25 @@ BEGIN
     RETURN QUERY
     WITH new AS (
         UPDATE retrysafe.record r
-        SET version = f.version, fence = f.fence, ttl_ms = f.ttl_ms, attempts = f.attempts,
+        SET scope = f.scope, key = f.key, fingerprint = f.fingerprint, method = f.method,
+            route = f.route, path = f.path, checksum = f.checksum, format = 1,
+            created_at = f.created_at,
+            version = f.version, fence = f.fence, ttl_ms = f.ttl_ms, attempts = f.attempts,
             state = f.state, since = f.since,
             lease_until = CASE WHEN f.state = 0 THEN f.until END,
             expires_at = CASE WHEN f.state IN (1, 2) THEN f.until END,
-            owner = f.owner, doubt = f.doubt, lookups = f.lookups, answer_day = f.answer_day,
-            answer_version = f.answer_version, timeline = f.timeline,
-            seal = retrysafe.seal(f.checksum, f.format, f.created_at, f.ttl_ms, f.version, f.fence,
+            owner = f.owner, doubt = f.doubt, lookups = f.lookups,
+            answer_day = CASE WHEN f.state = 1 THEN retrysafe.day_of(f.until, t) END,
+            answer_version = CASE WHEN f.state = 1 THEN f.version END, timeline = f.timeline,
+            seal = retrysafe.seal(f.checksum, 1::smallint, f.created_at, f.ttl_ms, f.version, f.fence,
                 f.attempts, f.state, f.since, f.until, f.owner, f.doubt, f.lookups,
-                f.answer_version, f.timeline)
+                CASE WHEN f.state = 1 THEN f.version END, f.timeline)
         FROM (
-            SELECT w.id, w.version, w.ttl_ms, w.attempts, w.state, w.owner, w.doubt, w.lookups,
-                w.label, w.answer, w.checksum, w.format, w.created_at, w.fence,
-                coalesce(w.since, t) AS since,
+            SELECT w.id, w.scope, w.key, w.fingerprint, w.method, w.route, w.path, w.checksum,
+                w.created_at, w.version, w.ttl_ms, w.attempts, w.state, w.owner, w.doubt, w.lookups,
+                w.label, w.answer, w.fence, coalesce(w.since, t) AS since,
                 CASE WHEN w.length IS NULL THEN w.until
                     ELSE least(retrysafe.later(t, w.length), w.until) END AS until,
-                CASE WHEN w.state <> 1 THEN NULL WHEN w.answer IS NULL THEN w.old_day
-                    ELSE retrysafe.day_of(retrysafe.later(t, w.length), t) END AS answer_day,
-                CASE WHEN w.state <> 1 THEN NULL WHEN w.answer IS NULL THEN w.old_answer
-                    ELSE w.version END AS answer_version,
                 CASE WHEN w.what IS NULL THEN w.timeline
                     ELSE w.timeline || retrysafe.moment(t, w.fence, w.what) END AS timeline
             FROM (
@@ -432,12 +438,15 @@ BEGIN
                 FROM (
                     SELECT h.*, nextval('retrysafe.version') AS version
                     FROM (
-                        SELECT i.*, r.checksum, r.format, r.created_at, r.fence AS old_fence,
-                            r.answer_day AS old_day, r.answer_version AS old_answer
-                        FROM unnest(ids, froms, new_fences, ttls, attempts_, states, sinces, lengths,
-                            untils, owners, doubts, lookups_, timelines, whats, labels, answers)
-                            AS i (id, from_version, new_fence, ttl_ms, attempts, state, since,
-                                length, until, owner, doubt, lookups, timeline, what, label, answer)
+                        SELECT i.*
+                        FROM unnest(ids, scopes, keys, fingerprints, methods, routes, paths,
+                            checksums, created, froms, fences, new_fences, ttls, attempts_, states,
+                            sinces, lengths, untils, owners, doubts, lookups_, timelines, whats,
+                            labels, answers)
+                            AS i (id, scope, key, fingerprint, method, route, path, checksum,
+                                created_at, from_version, old_fence, new_fence, ttl_ms, attempts,
+                                state, since, length, until, owner, doubt, lookups, timeline, what,
+                                label, answer)
                         JOIN retrysafe.record r ON r.id = i.id AND r.version = i.from_version
                         -- A record that somebody else's transaction holds is left out rather than
                         -- waited for. Not the key: a row that refers to this record holds that

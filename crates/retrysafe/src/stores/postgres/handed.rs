@@ -2,8 +2,9 @@
 //!
 //! [`Transactions`] stands right inside the idempotency layer. A handler that takes a [`Tx`] works in
 //! it; when it has answered, the answer is settled in the same transaction and both are committed. A
-//! handler that answers with an error, a 5xx or anything that may be tried again has its transaction
-//! rolled back, and that is proof: the key is free for another try, even under a strict policy.
+//! handler that panics, or answers with an error, a 5xx or anything that may be tried again, has its
+//! transaction rolled back, and that is proof: the key is free for another try, even under a strict
+//! policy.
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<axum::Router, Box<dyn std::error::Error>> {
@@ -32,8 +33,12 @@
 //! The pool must be one of the store's own database. An answer must fit into the policy's
 //! `response_bytes_max`, and be whole: it is settled before it is sent.
 
+use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequestParts, Request, State};
@@ -93,8 +98,17 @@ impl Transactions {
         let slot = Slot { pool: this.pool.clone(), back: Arc::default() };
         request.extensions_mut().insert(slot.clone());
         let attempt = request.extensions().get::<Attempt>().cloned();
-        let response = next.run(request).await;
+        let ended = unpanicked(next.run(request)).await;
         let held = slot.back.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let response = match (ended, &held) {
+            (Ok(response), _) => response,
+            (Err(_), Some(_)) => {
+                let told = "the handler panicked, and what it did is undone";
+                (StatusCode::INTERNAL_SERVER_ERROR, told).into_response()
+            }
+            // Without a transaction to undo, a panic proves nothing.
+            (Err(panic), None) => std::panic::resume_unwind(panic),
+        };
         match (held, attempt) {
             (None, _) => response,
             (Some(transaction), Some(attempt)) => this.end(transaction, &attempt, response).await,
@@ -162,6 +176,16 @@ impl Transactions {
     }
 }
 
+/// Runs a handler to its end, or to its panic.
+async fn unpanicked<T>(handler: impl Future<Output = T>) -> std::thread::Result<T> {
+    let mut handler = pin!(handler);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
 /// Undoes the transaction and says so: another try is safe.
 async fn roll_back(transaction: Transaction, mut response: Response) -> Response {
     // A connection that cannot even roll back is closed, and the server rolls back.
@@ -201,11 +225,7 @@ impl DerefMut for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // A handler that panics takes its transaction down with it.
-        if !std::thread::panicking() {
-            *self.slot.back.lock().unwrap_or_else(PoisonError::into_inner) =
-                self.transaction.take();
-        }
+        *self.slot.back.lock().unwrap_or_else(PoisonError::into_inner) = self.transaction.take();
     }
 }
 

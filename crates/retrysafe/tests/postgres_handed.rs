@@ -1,0 +1,75 @@
+//! What becomes of a handler's transaction when it panics?
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and so do its handlers"
+)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::post;
+use common::{database, number, sql, store};
+use http::{Request, StatusCode};
+use retrysafe::core::Policy;
+use retrysafe::layer::IdempotencyLayer;
+use retrysafe::stores::postgres::handed::{Transactions, Tx};
+use tower::ServiceExt as _;
+
+/// An API that panics on its first call: with a transaction in hand on `/tx`, without one on `/bare`.
+async fn api(url: &str) -> Router {
+    sql(url, "CREATE TABLE payment (n integer)").await;
+    let (store, policy) = (store(url).await, Policy::default().strict());
+    let pool = sqlx::PgPool::connect(url).await.unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let pay = async move |mut tx: Tx| {
+        let call = calls.fetch_add(1, Ordering::AcqRel);
+        sqlx::query("INSERT INTO payment VALUES (1)").execute(&mut **tx).await.unwrap();
+        assert!(call > 0, "the first call panics");
+        "paid"
+    };
+    let bare = async move || {
+        assert!(count.fetch_add(1, Ordering::AcqRel) > 0, "the first call panics");
+        "done"
+    };
+    Router::new()
+        .route("/tx", post(pay))
+        .route("/bare", post(bare))
+        .layer(axum::middleware::from_fn_with_state(
+            Transactions::new(pool, store.clone()).policy(policy.clone()),
+            Transactions::run,
+        ))
+        .layer(IdempotencyLayer::new(store).policy(policy))
+}
+
+async fn call(api: &Router, path: &str) -> StatusCode {
+    let asked = Request::post(path).header("idempotency-key", "k").body(Body::empty()).unwrap();
+    api.clone().oneshot(asked).await.unwrap().status()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_undoes_the_transaction_and_frees_the_key() {
+    let url = database().await;
+    let api = api(&url).await;
+    assert_eq!(call(&api, "/tx").await, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0);
+    for _ in 0..2 {
+        assert_eq!(call(&api, "/tx").await, StatusCode::OK);
+    }
+    assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 1, "paid once, then replayed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_without_a_transaction_proves_nothing() {
+    let url = database().await;
+    let api = api(&url).await;
+    assert_eq!(call(&api, "/bare").await, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(call(&api, "/bare").await, StatusCode::CONFLICT, "nobody knows");
+}

@@ -1,5 +1,9 @@
 //! How fast is the PostgreSQL store, next to pooled single statements on the same server?
 //!
+//! `bench postgres [part]`: `rate` is begin + settle against the baseline, `replay` is replay reads, `wal` is bytes of the
+//! log per operation, `growth` is the rate up to a million records, `reap` is the latency of begin while the reaper works.
+//! All of them, one after the other, unless one is named; `reap` alone has little to reap.
+//!
 //! The baseline is what one would write by hand: one table, one prepared statement to reserve and one to
 //! complete, sixteen pooled connections. It keeps no audit, no partitions and no checksums. Both run in
 //! one private cluster, in alternating rounds.
@@ -22,6 +26,7 @@ use retrysafe::stores::postgres::PostgresStore;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_postgres::{Client, NoTls, Statement};
 
+const PARTS: [&str; 5] = ["rate", "replay", "wal", "growth", "reap"];
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(3);
 const POOL: usize = 16;
@@ -29,16 +34,39 @@ const POOL: usize = 16;
 const BODY: usize = 300;
 
 pub fn run() {
+    let part = std::env::args().nth(2);
+    if let Some(other) = part.as_deref().filter(|part| !PARTS.contains(part)) {
+        return eprintln!("no such part: {other} ({})", PARTS.join(", "));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(measure());
+    runtime.expect("a runtime").block_on(measure(part.as_deref()));
 }
 
-async fn measure() {
+async fn measure(part: Option<&str>) {
+    let wanted = |name| part.is_none_or(|part| part == name);
     let cluster = Cluster::start(&[("shared_buffers", "512MB"), ("max_wal_size", "4GB")]);
     let url = cluster.url("postgres");
     let store = PostgresStore::connect(&url).await.expect("the store opens");
     let engine = Arc::new(Engine::new(store));
-    let pool = Arc::new(Pool::open(&url).await);
+    if wanted("rate") {
+        rate(&engine, Arc::new(Pool::open(&url).await)).await;
+    }
+    if wanted("replay") {
+        replays(&engine).await;
+    }
+    if wanted("wal") {
+        wal(&cluster, &engine).await;
+    }
+    if wanted("growth") {
+        growth(&cluster, &engine).await;
+    }
+    if wanted("reap") {
+        reaping(&cluster, &engine).await;
+    }
+}
+
+/// Begin + settle against the baseline, in alternating rounds.
+async fn rate(engine: &Arc<Engine<PostgresStore>>, pool: Arc<Pool>) {
     println!("postgres store, begin + settle, against pooled single statements");
     println!("| tasks | pooled ops/s | ours ops/s | ratio | range         | p50 / p99 ms | pooled p50 / p99 |");
     for tasks in [64, 256] {
@@ -53,7 +81,7 @@ async fn measure() {
                 })
             };
             let store = || {
-                let engine = Arc::clone(&engine);
+                let engine = Arc::clone(engine);
                 load(tasks, ROUND, move |n| {
                     let engine = Arc::clone(&engine);
                     async move { first(&engine, n).await }
@@ -88,10 +116,6 @@ async fn measure() {
             last_pooled.p99,
         );
     }
-    replays(&engine).await;
-    wal(&cluster, &engine).await;
-    growth(&cluster, &engine).await;
-    reaping(&cluster, &engine).await;
 }
 
 /// Replays of records that exist, as reads.

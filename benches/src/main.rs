@@ -12,7 +12,7 @@ mod gateway;
 mod layer;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(any(feature = "fingerprint", feature = "layer", feature = "postgres"))]
+#[cfg(any(feature = "fingerprint", feature = "layer"))]
 mod rounds;
 #[cfg(feature = "stores")]
 mod stores;

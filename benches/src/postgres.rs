@@ -8,6 +8,7 @@
 //! complete, sixteen pooled connections. It keeps no audit, no partitions and no checksums. Both run in
 //! one private cluster, in alternating rounds.
 
+#[allow(dead_code, reason = "the store's own tests use the rest of it")]
 #[path = "../../crates/retrysafe/tests/common/cluster.rs"]
 mod cluster;
 

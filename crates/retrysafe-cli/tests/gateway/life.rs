@@ -6,38 +6,6 @@ use std::time::Duration;
 
 use super::kit::{Gate, Gateway, Step, Upstream, key, raw, reply, request};
 
-#[test]
-fn after_a_crash_answers_are_remembered_and_the_rest_is_doubted() {
-    let upstream = Upstream::start();
-    let mut gateway = Gateway::start(&upstream, "");
-    let (done, half, gate) = (key(), key(), Gate::default());
-    upstream.script("/half", vec![Step::Held(gate.clone(), Box::new(reply(201, "{}")))]);
-    let first = gateway.post("/done", &done, "{\"a\":1}");
-    assert_eq!(first.status(), 201);
-    let (address, halved) = (gateway.address, half.clone());
-    let running = std::thread::spawn(move || {
-        raw(address, &request("POST", "/half", &[("Idempotency-Key", &halved)], b"{}"), false)
-    });
-    upstream.wait("/half", 1);
-
-    gateway.kill();
-    assert!(running.join().unwrap().is_empty(), "nobody answers for a dead process");
-    gate.open();
-    gateway.restart();
-
-    let replayed = gateway.post("/done", &done, "{\"a\":1}");
-    assert!(replayed.is_replay());
-    assert_eq!((replayed.status(), &replayed.body), (201, &first.body));
-    let doubted = raw(
-        gateway.address,
-        &request("POST", "/half", &[("Idempotency-Key", &half)], b"{}"),
-        false,
-    );
-    assert_eq!((doubted[0].status(), doubted[0].code().as_str()), (409, "outcome_unknown"));
-    assert_eq!((upstream.count("/done"), upstream.count("/half")), (1, 1));
-    assert_eq!(gateway.unknown_at("/half")["doubt"], "owner_gone");
-}
-
 /// Posts with new keys until told to stop; counts answers by whether they are 201.
 fn load(gateway: &Gateway, path: &'static str, stop: &Arc<AtomicBool>) -> Vec<Loading> {
     (0..4)

@@ -26,6 +26,7 @@ mod life;
 mod log;
 mod metrics;
 mod postgres;
+mod promise;
 mod proxying;
 mod reconcile;
 mod secrets;

@@ -19,7 +19,7 @@ use retrysafe_core::time::Time;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::columns;
-use super::connect::{Fault, Wire};
+use super::connect::Fault;
 use super::job::{Ask, Job, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};
@@ -123,36 +123,34 @@ impl Lane {
                 Ask::Insert(_) | Ask::Load(_) => None,
             })
         };
-        let inserts = firsts().next().is_some().then(|| columns::inserts(firsts(), keep));
-        let swaps = writes().next().is_some().then(|| columns::swaps(writes()));
+        let mut columns = columns::inserts(firsts(), keep);
+        columns.extend(columns::swaps(writes()));
         let warned = wire.warned();
         let transaction = async {
             tokio::join!(
                 biased;
                 wire.client.batch_execute(&wire.begin),
-                ask(wire, include_str!("sql/insert.sql"), inserts.as_deref()),
-                ask(wire, include_str!("sql/swap.sql"), swaps.as_deref()),
+                wire.query(include_str!("sql/write.sql"), &columns),
                 wire.client.batch_execute("COMMIT"),
             )
         };
         // The server ends a slow statement itself; this is for one that does not answer at all.
         let patience = self.shared.settings.deadline + Duration::from_secs(1);
-        let Ok((begun, inserted, swapped, committed)) =
-            tokio::time::timeout(patience, transaction).await
+        let Ok((begun, written, committed)) = tokio::time::timeout(patience, transaction).await
         else {
             return Sent::Lost;
         };
-        let (inserted, swapped) = match (begun, inserted, swapped, committed) {
-            (Ok(()), Ok(inserted), Ok(swapped), Ok(())) => (inserted, swapped),
-            (begun, inserted, swapped, committed) => {
-                let errors = [begun.err(), inserted.err(), swapped.err(), committed.err()];
+        let written = match (begun, written, committed) {
+            (Ok(()), Ok(written), Ok(())) => written,
+            (begun, written, committed) => {
+                let errors = [begun.err(), written.err(), committed.err()];
                 return worst(errors.iter().flatten().map(Fault::of));
             }
         };
         if wire.warned() != warned {
             return Sent::Unreplicated;
         }
-        match Rows::read(inserted.iter().chain(&swapped)) {
+        match Rows::read(written.iter()) {
             Some(rows) => Sent::Durable(rows),
             None => Sent::Nonsense,
         }
@@ -405,17 +403,6 @@ fn worst(faults: impl Iterator<Item = Fault>) -> Sent {
         }
     }
     worst
-}
-
-async fn ask(
-    wire: &Wire,
-    sql: &str,
-    columns: Option<&[columns::Column]>,
-) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
-    match columns {
-        Some(columns) => wire.query(sql, columns).await,
-        None => Ok(Vec::new()),
-    }
 }
 
 /// Tells a job that it was refused, unless an earlier sending of it may yet be applied.

@@ -97,7 +97,7 @@ impl Fixed {
     }
 }
 
-/// The parameters of `sql/insert.sql`.
+/// The parameters of `insert_v1`.
 pub(super) fn inserts<'a>(firsts: impl Iterator<Item = &'a First>, keep: bool) -> Vec<Column> {
     let mut fixed = Fixed::default();
     let (mut ttls, mut leases, mut owners) = (vec![], vec![], vec![]);
@@ -117,7 +117,7 @@ pub(super) fn inserts<'a>(firsts: impl Iterator<Item = &'a First>, keep: bool) -
     fixed.columns().into_iter().chain(changing).collect()
 }
 
-/// The parameters of `sql/swap.sql`.
+/// The parameters of `swap_v1`.
 pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -> Vec<Column> {
     let mut fixed = Fixed::default();
     let (mut created, mut froms, mut fences) = (vec![], vec![], vec![]);

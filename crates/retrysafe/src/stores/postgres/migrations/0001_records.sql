@@ -290,6 +290,9 @@ DECLARE
     over    boolean;
     news    integer := 0;
 BEGIN
+    IF cardinality(ids) = 0 THEN
+        RETURN;
+    END IF;
     -- Look first: a batch of replays writes nothing and draws no number.
     SELECT array_agg(i.at::integer) FILTER (WHERE r.id IS NULL OR r.expires_at <= t),
         coalesce(bool_or(r.expires_at <= t), false)
@@ -395,6 +398,9 @@ DECLARE
     news  integer;
     d     integer;
 BEGIN
+    IF cardinality(ids) = 0 THEN
+        RETURN;
+    END IF;
     -- Partitions first, before any record is locked: nobody holds a record while waiting here.
     IF to_regclass('retrysafe.transition_' || today) IS NULL THEN
         PERFORM retrysafe.make_day('transition', today);

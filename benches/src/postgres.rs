@@ -50,7 +50,7 @@ async fn measure(part: Option<&str>) {
     let store = PostgresStore::connect(&url).await.expect("the store opens");
     let engine = Arc::new(Engine::new(store));
     if wanted("rate") {
-        rate(&engine, Arc::new(Pool::open(&url).await)).await;
+        rate(&cluster, &engine, Arc::new(Pool::open(&url).await)).await;
     }
     if wanted("replay") {
         replays(&engine).await;
@@ -67,12 +67,13 @@ async fn measure(part: Option<&str>) {
 }
 
 /// Begin + settle against the baseline, in alternating rounds.
-async fn rate(engine: &Arc<Engine<PostgresStore>>, pool: Arc<Pool>) {
+async fn rate(cluster: &Cluster, engine: &Arc<Engine<PostgresStore>>, pool: Arc<Pool>) {
     println!("postgres store, begin + settle, against pooled single statements");
-    println!("| tasks | pooled ops/s | ours ops/s | ratio | range         | p50 / p99 ms | pooled p50 / p99 |");
+    println!("| tasks | pooled ops/s | ours ops/s | ratio | range         | p50 / p99 ms  | pooled p50 / p99 | CPU µs/op: pooled, ours |");
     for tasks in [64, 256] {
         let (mut theirs, mut ours, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let (mut last, mut last_pooled) = (Figures::default(), Figures::default());
+        let (mut their_cpu, mut our_cpu) = (Vec::new(), Vec::new());
         for round in 0..=ROUNDS {
             let baseline = || {
                 let pool = Arc::clone(&pool);
@@ -89,23 +90,25 @@ async fn rate(engine: &Arc<Engine<PostgresStore>>, pool: Arc<Pool>) {
                 })
             };
             let (pooled, own) = if round % 2 == 0 {
-                let pooled = baseline().await;
-                (pooled, store().await)
+                let pooled = with_cpu(cluster, baseline()).await;
+                (pooled, with_cpu(cluster, store()).await)
             } else {
-                let own = store().await;
-                (baseline().await, own)
+                let own = with_cpu(cluster, store()).await;
+                (with_cpu(cluster, baseline()).await, own)
             };
             // The first round warms both up.
             if round > 0 {
                 ratios.push(own.rate / pooled.rate);
                 theirs.push(pooled.rate);
                 ours.push(own.rate);
+                their_cpu.push(pooled.cpu_us);
+                our_cpu.push(own.cpu_us);
                 (last, last_pooled) = (own, pooled);
             }
         }
         ratios.sort_by(f64::total_cmp);
         println!(
-            "| {tasks:>5} | {:>12.0} | {:>10.0} | {:>5.2} | {:>5.2} – {:<5.2} | {:>5.1} / {:<5.1} | {:>5.1} / {:<5.1} |",
+            "| {tasks:>5} | {:>12.0} | {:>10.0} | {:>5.2} | {:>5.2} – {:<5.2} | {:>5.1} / {:<6.1} | {:>6.1} / {:<7.1} | {:>12.0}, {:>9.0} |",
             median(&mut theirs),
             median(&mut ours),
             ratios[ROUNDS / 2],
@@ -115,8 +118,11 @@ async fn rate(engine: &Arc<Engine<PostgresStore>>, pool: Arc<Pool>) {
             last.p99,
             last_pooled.p50,
             last_pooled.p99,
+            median(&mut their_cpu),
+            median(&mut our_cpu),
         );
     }
+    println!("CPU is that of the server and of this process together; it wanders less with the load of the machine than rates do.");
 }
 
 /// Replays of records that exist, as reads.
@@ -233,6 +239,29 @@ struct Figures {
     count: u64,
     p50: f64,
     p99: f64,
+    cpu_us: f64,
+}
+
+/// A load, and how much processor time each of its operations took.
+async fn with_cpu(cluster: &Cluster, load: impl Future<Output = Figures>) -> Figures {
+    let before = cpu_seconds(cluster);
+    let mut figures = load.await;
+    figures.cpu_us = (cpu_seconds(cluster) - before) * 1e6 / figures.count as f64;
+    figures
+}
+
+/// What this process and the server's have used so far.
+fn cpu_seconds(cluster: &Cluster) -> f64 {
+    /// Of a second, in `/proc`.
+    const TICKS: f64 = 100.0;
+    let pids = cluster.sql("postgres", "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
+    let ticks = pids.lines().chain(["self"]).map(|pid| {
+        // One that has just ended counts for nothing.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        fields.map(|ticks| ticks.parse().unwrap_or(0.0)).sum::<f64>()
+    });
+    ticks.sum::<f64>() / TICKS
 }
 
 /// Runs `work` on so many tasks for so long, with a new number each time.
@@ -262,7 +291,7 @@ where
     let elapsed = begun.elapsed().as_secs_f64();
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    Figures { rate: times.len() as f64 / elapsed, count: times.len() as u64, p50: at(0.5), p99: at(0.99) }
+    Figures { rate: times.len() as f64 / elapsed, count: times.len() as u64, p50: at(0.5), p99: at(0.99), cpu_us: 0.0 }
 }
 
 async fn begin(engine: &Engine<PostgresStore>, n: u64) -> Result<Begun, retrysafe::core::StoreError> {

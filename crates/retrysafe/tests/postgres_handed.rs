@@ -3,7 +3,10 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a test fails by panicking, and so do its handlers"
 )]
 

@@ -71,6 +71,7 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
+use settings::Settings;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -119,7 +120,7 @@ impl PostgresStore {
     ///
     /// If the server is out of reach, or cannot keep the promise.
     pub async fn open(url: &PostgresUrl) -> Result<Self, ConnectError> {
-        let settings = url.settings.clone();
+        let settings = Settings::clone(&url.settings);
         let may_migrate = settings.migrate;
         let shared = Arc::new(Shared {
             settings,

@@ -41,7 +41,7 @@ pub enum Expiry {
 #[derive(Clone)]
 pub struct PostgresUrl {
     text: String,
-    pub(super) settings: Settings,
+    pub(super) settings: Box<Settings>,
     /// The URL for people.
     shown: String,
 }
@@ -152,7 +152,7 @@ impl FromStr for PostgresUrl {
         let shown = shown(&config, &own);
         let settings =
             Settings { config, tls, deadline, connect_within, expiry, audit_days, migrate };
-        Ok(Self { text: url.to_owned(), settings, shown })
+        Ok(Self { text: url.to_owned(), settings: Box::new(settings), shown })
     }
 }
 

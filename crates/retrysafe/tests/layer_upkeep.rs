@@ -289,6 +289,21 @@ async fn a_leap_of_the_stores_clock_is_no_settle_time() {
     assert_eq!(rounds.round().await.unwrap().resolved, 1);
 }
 
+// A process that was down past the whole schedule still asks once when the answer can be proof.
+#[tokio::test(start_paused = true)]
+async fn the_last_lookup_waits_for_the_settle_time() {
+    let (store, hand, id, rounds) = absent(Absence::Proof).await;
+    hand.advance(Duration::from_secs(86_400));
+    let mut asked = 0;
+    for _ in 0..9 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        asked += rounds.round().await.unwrap().asked;
+    }
+    assert_eq!((asked, record(&store, id).await.lookups()), (2, 2), "of three");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(rounds.round().await.unwrap().resolved, 1);
+}
+
 // What was unknown before was decided meanwhile, and the record is unknown anew: by another owner.
 #[tokio::test(start_paused = true)]
 async fn each_owner_has_a_settle_time_of_its_own() {

@@ -137,6 +137,15 @@ impl Schedule {
         }
     }
 
+    fn is_last_lookup(&self, record: &Record) -> bool {
+        match &record.state {
+            State::Unknown { lookups, .. } => *lookups as usize + 1 >= self.after.len(),
+            State::InProgress { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
+                false
+            }
+        }
+    }
+
     fn query(&self) -> Query {
         let (standing, route) = (Some(Standing::Unknown), self.route.clone());
         Query { filter: Filter { standing, route, ..Filter::default() }, after: None, limit: PAGE }
@@ -173,7 +182,7 @@ impl<S: Store, R: Reconciler> Reconciliation<S, R> {
             for record in page.value.records {
                 let first = self.first_sight(&record);
                 present.insert((record.id, record.fence), first);
-                match self.schedule.turn(&record, page.now) {
+                match self.turn(&record, page.now, first) {
                     Turn::Later | Turn::Decided => {}
                     Turn::DeadLettered => done.dead_lettered += 1,
                     Turn::Due => {
@@ -198,6 +207,21 @@ impl<S: Store, R: Reconciler> Reconciliation<S, R> {
         *self.sighted.lock().unwrap_or_else(PoisonError::into_inner) = present;
         metrics::gauge!(event::DEAD_LETTERED.name).set(done.dead_lettered as f64);
         Ok(done)
+    }
+
+    /// The schedule's turn. Where an absence is proof, the last lookup waits until it can be: a
+    /// process that was down for long would else ask for nothing, and leave it to a person.
+    fn turn(&self, record: &Record, now: Time, first_sight: Instant) -> Turn {
+        let turn = self.schedule.turn(record, now);
+        let is_unripe = || {
+            self.schedule.is_last_lookup(record)
+                && self.reconciler.absence(record) == Absence::Proof
+                && first_sight.elapsed() < self.schedule.settle_time
+        };
+        match turn {
+            Turn::Due if is_unripe() => Turn::Later,
+            Turn::Due | Turn::Later | Turn::DeadLettered | Turn::Decided => turn,
+        }
     }
 
     fn first_sight(&self, record: &Record) -> Instant {

@@ -70,15 +70,39 @@ impl Peer {
     }
 }
 
+/// By which the upstream says its outcome itself.
+const OUTCOME: HeaderName = HeaderName::from_static("retrysafe-outcome");
+
 /// Takes our own markers from a request: only we set them.
 pub(crate) fn strip_markers(headers: &mut HeaderMap) {
-    let ours = |name: &HeaderName| {
-        name.as_str().starts_with("retrysafe-")
-            || name.as_str() == "idempotent-replayed"
-            || name.as_str() == "idempotency-expires"
-    };
-    if headers.keys().any(ours) {
-        let names: Vec<HeaderName> = headers.keys().filter(|name| ours(name)).cloned().collect();
+    strip(headers, |name| is_ours(name) || is_marker(name));
+}
+
+/// Takes from the answer to a protected request what only we may say about it. The upstream's word
+/// about its outcome stays for the layer, which takes it.
+pub(crate) fn strip_answer(headers: &mut HeaderMap, replay_marker: &HeaderName) {
+    strip(headers, |name| {
+        (is_ours(name) && name != OUTCOME) || is_marker(name) || name == replay_marker
+    });
+}
+
+/// Takes our own name from the answer to a request that we do not protect. Whether it is a replay,
+/// the upstream may say by itself.
+pub(crate) fn strip_passed_answer(headers: &mut HeaderMap) {
+    strip(headers, is_ours);
+}
+
+fn is_ours(name: &HeaderName) -> bool {
+    name.as_str().starts_with("retrysafe-")
+}
+
+fn is_marker(name: &HeaderName) -> bool {
+    name.as_str() == "idempotent-replayed" || name.as_str() == "idempotency-expires"
+}
+
+fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    if headers.keys().any(&unwanted) {
+        let names: Vec<_> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
         for name in names {
             headers.remove(name);
         }
@@ -105,7 +129,10 @@ pub(crate) fn strip_hop(headers: &mut HeaderMap, keep_upgrade: bool) {
     let upgrade = if keep_upgrade { headers.remove(header::UPGRADE) } else { None };
     if headers.contains_key(header::CONNECTION) {
         for name in named_by_connection(headers) {
-            headers.remove(name);
+            // Whom a request is for and where it ends is not a matter of one hop, whoever says so.
+            if name != header::HOST && name != header::CONTENT_LENGTH {
+                headers.remove(name);
+            }
         }
     }
     for name in &HOP {

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::HeaderMap;
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
@@ -53,7 +53,7 @@ impl Proxy {
     ) -> Response<Reply> {
         let callers_side = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
         let deadline = Instant::now() + found.route.rules.upstream_timeout;
-        let request = outgoing(request.map(Outgoing::Streamed));
+        let request = outgoing(request.map(Outgoing::Streamed), found);
         let (response, held) = match self.pool.send(&found.live.connector, request, deadline).await
         {
             Ok(answered) => answered,
@@ -73,7 +73,7 @@ impl Proxy {
             return failed(Failed::NotSent);
         };
         let attempt = request.extensions().get::<Attempt>().cloned();
-        let mut request = outgoing(request.map(Outgoing::Guarded));
+        let mut request = outgoing(request.map(Outgoing::Guarded), &found);
         if let Some(attempt) = &attempt {
             headers::announce(request.headers_mut(), attempt);
         }
@@ -88,9 +88,12 @@ impl Proxy {
             return failed(Failed::Lost { timed_out: false });
         }
         headers::strip_hop(response.headers_mut(), false);
-        // The layer hears the upstream's word about an attempt; about anything else it is not asked.
-        if attempt.is_none() {
-            response.headers_mut().remove("retrysafe-outcome");
+        match attempt {
+            Some(_) => {
+                let marker = &found.route.rules.policy.replay_marker;
+                headers::strip_answer(response.headers_mut(), marker);
+            }
+            None => headers::strip_passed_answer(response.headers_mut()),
         }
         let deadline = Box::pin(sleep_until(deadline));
         response.map(|body| Answer::new(body, held, Some(deadline)))
@@ -113,8 +116,14 @@ impl Service<Request<layer::Body<Incoming>>> for Proxy {
 }
 
 /// The request in the form in which it goes to the upstream.
-fn outgoing(mut request: Request<Outgoing>) -> Request<Outgoing> {
+fn outgoing(mut request: Request<Outgoing>, found: &Found) -> Request<Outgoing> {
     *request.version_mut() = Version::HTTP_11;
+    // HTTP/1.0 knows requests without it.
+    if !request.headers().contains_key(header::HOST)
+        && let Ok(host) = HeaderValue::from_str(found.live.config.upstream.authority.as_str())
+    {
+        request.headers_mut().insert(header::HOST, host);
+    }
     if request.uri().authority().is_some() {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
@@ -127,7 +136,7 @@ fn outgoing(mut request: Request<Outgoing>) -> Request<Outgoing> {
 /// Takes from an answer what only we may say, and what belongs to one hop.
 fn strip_response(headers: &mut HeaderMap, keep_upgrade: bool) {
     headers::strip_hop(headers, keep_upgrade);
-    headers.remove("retrysafe-outcome");
+    headers::strip_passed_answer(headers);
 }
 
 fn failed(failed: Failed) -> Response<Answer> {

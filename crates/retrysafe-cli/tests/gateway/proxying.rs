@@ -284,3 +284,47 @@ fn the_policy_is_published_and_a_caller_sees_its_own_keys_only() {
     assert!(asked.into_iter().any(|status| status == 429), "guessing is slowed down");
     assert_eq!(upstream.count(page), 0);
 }
+
+// An upstream may have marks of its own, and so may a gateway behind this one. Whether this answer is
+// a replay is for this gateway to say.
+#[test]
+fn marks_of_the_upstream_say_nothing_about_ours() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    let marks = || {
+        vec![
+            ("Idempotent-Replayed", "true".to_owned()),
+            ("Idempotency-Expires", "Thu, 01 Jan 1970 00:00:00 GMT".to_owned()),
+            ("Retrysafe-Unprotected", "store".to_owned()),
+            ("X-Own", "1".to_owned()),
+        ]
+    };
+    let marked = || Step::Reply(503, marks(), b"{}".to_vec());
+    upstream.script("/marked", vec![marked(), Step::Reply(201, marks(), b"{}".to_vec())]);
+    let key = key();
+    for (status, is_replay) in [(503, false), (201, false), (201, true)] {
+        let answer = gateway.post("/marked", &key, "{}");
+        assert_eq!((answer.status(), answer.is_replay()), (status, is_replay));
+        assert_eq!(answer.all("retrysafe-unprotected"), Vec::<&str>::new());
+        assert_ne!(answer.header("idempotency-expires"), Some("Thu, 01 Jan 1970 00:00:00 GMT"));
+        assert_eq!(answer.header("x-own"), Some("1"));
+    }
+    assert_eq!(upstream.count("/marked"), 2);
+    // What is not protected is the upstream's own affair, except for our name.
+    upstream.script("/passed", vec![Step::Reply(200, marks(), b"{}".to_vec())]);
+    let answer = send(gateway.address, &request("PUT", "/passed", &[], b"{}"));
+    assert!(answer.is_replay());
+    assert_eq!(answer.header("retrysafe-unprotected"), None);
+}
+
+#[test]
+fn the_upstream_always_hears_whom_a_request_is_for() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    gateway.post_with("/named", &key(), "{}", &[("Connection", "host, content-length")]);
+    assert_eq!(upstream.seen_at("/named")[0].header("host"), Some("api.test"));
+    let old = b"POST /old HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
+    assert_eq!(send(gateway.address, old).status(), 201);
+    let address = upstream.address.to_string();
+    assert_eq!(upstream.seen_at("/old")[0].header("host"), Some(address.as_str()));
+}

@@ -4,6 +4,9 @@
 //! thread's runtime is a system call, each time. So what a worker serves is woken through its
 //! courier: the first wake from outside rouses the courier, the others wait in its bag, and the
 //! courier hands all of them out on the worker's own thread, where a wake costs next to nothing.
+//!
+//! What is woken so is a connection, and with it the HTTP/1.1 request that it serves. A stream of
+//! HTTP/2 and work that its caller has left are tasks of their own and are woken directly.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -8,12 +8,15 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use bytes::Bytes;
+use http::Request;
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
@@ -24,7 +27,7 @@ use retrysafe_core::store::Store;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use super::body::Reply;
+use super::body::{Broken, Reply};
 use super::courier::Courier;
 use super::headers::Peer;
 use super::{Gateway, Worker};
@@ -55,8 +58,12 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted, mostly for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a worker gets: a connection from somebody.
-type Incoming2 = (std::net::TcpStream, SocketAddr);
+/// How long after a stop a connection may be without a request before it is closed: a head that has
+/// begun may still come whole, and the end of an answer may still be on its way out.
+const LAST_HEAD_MAX: Duration = Duration::from_secs(5);
+
+/// What a worker gets: a connection from somebody, counted since it was accepted.
+type Arrival = (std::net::TcpStream, SocketAddr, OpenOne);
 
 /// How many connections are open.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +93,7 @@ impl Drop for OpenOne {
 
 /// The threads that serve.
 pub(crate) struct Workers {
-    inboxes: Vec<mpsc::UnboundedSender<Incoming2>>,
+    inboxes: Vec<mpsc::UnboundedSender<Arrival>>,
     threads: Vec<std::thread::JoinHandle<()>>,
     open: Open,
 }
@@ -102,16 +109,15 @@ impl Workers {
         threads: usize,
         stop: &watch::Receiver<bool>,
     ) -> io::Result<Self> {
-        let open = Open::default();
-        let mut workers = Self { inboxes: vec![], threads: vec![], open: open.clone() };
+        let mut workers = Self { inboxes: vec![], threads: vec![], open: Open::default() };
         for number in 0..threads {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let (inbox, connections) = mpsc::unbounded_channel();
             let worker = Arc::new(Worker::new(Arc::clone(gateway)));
-            let (stop, open) = (stop.clone(), open.clone());
+            let stop = stop.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{number}"))
-                .spawn(move || runtime.block_on(run(worker, connections, stop, open)))?;
+                .spawn(move || runtime.block_on(run(worker, connections, stop)))?;
             workers.inboxes.push(inbox);
             workers.threads.push(thread);
         }
@@ -142,7 +148,7 @@ impl Workers {
             turn = turn.wrapping_add(1);
             if let Some(inbox) = self.inboxes.get(turn % self.inboxes.len().max(1)) {
                 // A worker that is gone takes no more; its connections close.
-                let _ = inbox.send((stream, peer));
+                let _ = inbox.send((stream, peer, self.open.one()));
             }
         }
     }
@@ -164,9 +170,8 @@ impl Workers {
 
 async fn run<S: Store>(
     worker: Arc<Worker<S>>,
-    mut connections: mpsc::UnboundedReceiver<Incoming2>,
+    mut connections: mpsc::UnboundedReceiver<Arrival>,
     stop: watch::Receiver<bool>,
-    open: Open,
 ) {
     let tidied = Arc::clone(&worker);
     tokio::spawn(async move {
@@ -176,9 +181,9 @@ async fn run<S: Store>(
         }
     });
     let courier = Courier::start();
-    while let Some((stream, peer)) = connections.recv().await {
+    while let Some((stream, peer, one)) = connections.recv().await {
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
-        let (worker, stop, one) = (Arc::clone(&worker), stop.clone(), open.one());
+        let (worker, stop) = (Arc::clone(&worker), stop.clone());
         tokio::spawn(courier.deliver(async move {
             // A connection that breaks is the caller's affair; what it had begun goes on.
             let _ = connection(worker, stream, peer, stop).await;
@@ -197,18 +202,23 @@ async fn connection<S: Store>(
     let live = worker.live();
     let peer = Peer::new(peer.ip(), live.tls.is_some());
     let Some(acceptor) = &live.tls else {
-        let is_h2 = live.config.h2c && speaks_h2(&stream).await?;
+        let is_h2 = live.config.h2c && speaks_h2(&stream, stop.clone()).await?;
         drop(live);
         return serve(worker, TokioIo::new(stream), peer, stop, is_h2).await;
     };
-    let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
+    let handshake = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream));
+    let stream = tokio::select! {
+        stream = handshake => stream??,
+        // Nothing was asked yet.
+        () = stopped(stop.clone()) => return Ok(()),
+    };
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     drop(live);
     serve(worker, TokioIo::new(stream), peer, stop, is_h2).await
 }
 
 /// Whether the caller begins with the preface of HTTP/2.
-async fn speaks_h2(stream: &TcpStream) -> io::Result<bool> {
+async fn speaks_h2(stream: &TcpStream, stop: watch::Receiver<bool>) -> io::Result<bool> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut seen = [0; 24];
     let look = async {
@@ -225,7 +235,15 @@ async fn speaks_h2(stream: &TcpStream) -> io::Result<bool> {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(HANDSHAKE_MAX, look).await?
+    tokio::select! {
+        spoken = tokio::time::timeout(HANDSHAKE_MAX, look) => spoken?,
+        () = stopped(stop) => Err(io::ErrorKind::ConnectionAborted.into()),
+    }
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    // The sender outlives the workers; if it did not, that would be a stop as well.
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
@@ -237,9 +255,14 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
 ) -> io::Result<()> {
     let peer = Arc::new(peer);
     let head_time_max = worker.live().config.head_time_max;
+    let under_way = UnderWay::default();
+    let counted = under_way.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (worker, peer) = (Arc::clone(&worker), Arc::clone(&peer));
-        async move { Ok::<Response<Reply>, Infallible>(worker.handle(&peer, request).await) }
+        let (worker, peer, one) = (Arc::clone(&worker), Arc::clone(&peer), counted.clone());
+        async move {
+            let response = worker.handle(&peer, request).await;
+            Ok::<_, Infallible>(response.map(|body| Counted { body, _one: one }))
+        }
     });
     if is_h2 {
         let connection = http2::Builder::new(TokioExecutor::new())
@@ -248,7 +271,8 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_MAX)
             .serve_connection(io, service);
-        return until(connection, stop, |connection| connection.graceful_shutdown()).await;
+        return until(connection, stop, &under_way, |connection| connection.graceful_shutdown())
+            .await;
     }
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -258,24 +282,66 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
         .half_close(true)
         .serve_connection(io, service)
         .with_upgrades();
-    until(connection, stop, |connection| connection.graceful_shutdown()).await
+    until(connection, stop, &under_way, |connection| connection.graceful_shutdown()).await
+}
+
+/// The requests of one connection that are not answered to their last byte: each holds a clone.
+#[derive(Clone, Default)]
+struct UnderWay(Arc<()>);
+
+impl UnderWay {
+    /// Whether there are none. The connection itself holds two: its service's and its own.
+    fn is_none(&self) -> bool {
+        Arc::strong_count(&self.0) <= 2
+    }
+}
+
+/// An answer whose request is under way until it is dropped.
+pub(super) struct Counted {
+    body: Reply,
+    _one: UnderWay,
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Serves a connection; when a stop is asked for, lets it end after the request that is under way.
 async fn until<C: Future<Output = hyper::Result<()>>>(
     connection: C,
-    mut stop: watch::Receiver<bool>,
-    shut_down: impl FnOnce(std::pin::Pin<&mut C>),
+    stop: watch::Receiver<bool>,
+    under_way: &UnderWay,
+    shut_down: impl FnOnce(Pin<&mut C>),
 ) -> io::Result<()> {
     let mut connection = pin!(connection);
-    let stopped = async {
-        // The sender outlives the workers; if it did not, that would be a stop as well.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
     tokio::select! {
         ended = connection.as_mut() => return ended.map_err(io::Error::other),
-        () = stopped => {}
+        () = stopped(stop) => {}
     }
     shut_down(connection.as_mut());
-    connection.await.map_err(io::Error::other)
+    loop {
+        let was_idle = under_way.is_none();
+        match tokio::time::timeout(LAST_HEAD_MAX, connection.as_mut()).await {
+            Ok(ended) => return ended.map_err(io::Error::other),
+            // A head that does not come: nothing was asked that could be lost.
+            Err(_) if was_idle && under_way.is_none() => return Ok(()),
+            Err(_) => {}
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! What do a crash, a stop and a reload leave behind?
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -139,4 +141,21 @@ fn while_stopping_it_is_alive_and_not_ready() {
     gate.open();
     assert_eq!(running.join().unwrap()[0].status(), 201);
     assert_eq!(gateway.wait(), Some(0));
+}
+
+// The time for a head is a minute; whoever stops a service seldom waits that long.
+#[test]
+fn a_head_that_never_ends_does_not_hold_up_a_stop() {
+    let upstream = Upstream::start();
+    for (more, begun) in
+        [("", "POST /pay HT"), ("h2c = true\n---\n", "P"), ("h2c = true\n---\n", "")]
+    {
+        let mut gateway = Gateway::start(&upstream, more);
+        let mut half = TcpStream::connect(gateway.address).unwrap();
+        half.write_all(begun.as_bytes()).unwrap();
+        // Answered, so the connection before it was accepted too.
+        assert_eq!(gateway.post("/ok", &key(), "{}").status(), 201);
+        gateway.signal("TERM");
+        assert_eq!(gateway.wait(), Some(0), "{begun:?}: {}", gateway.log());
+    }
 }

@@ -296,3 +296,88 @@ async fn damage_is_never_taken_for_absence() {
         assert_eq!(engine.look(id("k")).await.unwrap().value.as_ref(), Some(&record), "{damage}");
     }
 }
+
+// A server that does not know our function, as after a downgrade: said at once, on one connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_is_refused_is_told_and_does_not_reconnect() {
+    let url = database().await;
+    let store = store(&url).await;
+    let name = url.rsplit_once('/').unwrap().1;
+    let mine = format!(
+        "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity
+         WHERE application_name = 'retrysafe' AND datname = '{name}'"
+    );
+    let _ = store.load(id("k")).await.unwrap();
+    let before = number(&url, &mine).await;
+    sql(&url, "ALTER FUNCTION retrysafe.load_v1 RENAME TO gone").await;
+    let error = store.load(id("k")).await.unwrap_err();
+    assert!(error.to_string().contains("42883"), "undefined function: {error}");
+    assert_eq!(number(&url, &mine).await, before, "no newer connection");
+}
+
+// The first sending is still under way when its connection breaks; the second meets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begin_that_meets_its_own_first_sending_executes() {
+    let url = database().await;
+    let (base, name) = url.rsplit_once('/').unwrap();
+    let (address, cut) = Cutter::to(base.rsplit_once(':').unwrap().1.parse().unwrap()).await;
+    let through = format!("postgres://postgres@{address}/{name}?deadline=20s");
+    let engine = Arc::new(Engine::new(store(&through).await));
+    let _ = begin(&engine, "warm", 1).await.unwrap();
+    sql(
+        &url,
+        "CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;
+         CREATE TRIGGER held AFTER INSERT ON retrysafe.transition
+            FOR EACH ROW EXECUTE FUNCTION held()",
+    )
+    .await;
+    let admin = client(&url).await;
+    admin.batch_execute("SELECT pg_advisory_lock(7)").await.unwrap();
+    let waiting = {
+        let engine = Arc::clone(&engine);
+        tokio::spawn(async move { begin(&engine, "k", 2).await })
+    };
+    let held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted";
+    while admin.execute(held, &[]).await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cut.send(()).unwrap();
+    // The second sending waits for the end of the first.
+    let meets = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted";
+    while admin.execute(meets, &[]).await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    admin.batch_execute("SELECT pg_advisory_unlock(7)").await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Ok(Begun::Execute(_))), "nobody else has begun it");
+}
+
+/// A proxy whose clients are cut off while its connections to the server stay open.
+struct Cutter;
+
+impl Cutter {
+    async fn to(port: u16) -> (std::net::SocketAddr, tokio::sync::watch::Sender<()>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (cut, seen) = tokio::sync::watch::channel(());
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let mut seen = seen.clone();
+                seen.mark_unchanged();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        // Either side hangs up in the end.
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                        _ = seen.changed() => {
+                            drop(client);
+                            // Held open until the server is done with it.
+                            let _ = tokio::io::copy(&mut server, &mut tokio::io::sink()).await;
+                        }
+                    }
+                });
+            }
+        });
+        (address, cut)
+    }
+}

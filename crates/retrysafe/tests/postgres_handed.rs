@@ -1,4 +1,4 @@
-//! What becomes of a handler's transaction when it panics?
+//! What becomes of a handler's transaction when it panics or does not know?
 
 #![allow(
     clippy::unwrap_used,
@@ -21,14 +21,16 @@ use axum::routing::post;
 use common::{database, number, sql, store};
 use http::{Request, StatusCode};
 use retrysafe::core::Policy;
+use retrysafe::core::policy::{OnServerError, Said};
 use retrysafe::layer::IdempotencyLayer;
 use retrysafe::stores::postgres::handed::{Transactions, Tx};
 use tower::ServiceExt as _;
 
 /// An API that panics on its first call: with a transaction in hand on `/tx`, without one on `/bare`.
-async fn api(url: &str) -> Router {
+/// On `/doubt` it calls somebody else and does not know what came of it.
+async fn api(url: &str, policy: Policy) -> Router {
     sql(url, "CREATE TABLE payment (n integer)").await;
-    let (store, policy) = (store(url).await, Policy::default().strict());
+    let store = store(url).await;
     let pool = sqlx::PgPool::connect(url).await.unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
@@ -42,8 +44,13 @@ async fn api(url: &str) -> Router {
         assert!(count.fetch_add(1, Ordering::AcqRel) > 0, "the first call panics");
         "done"
     };
+    let doubt = async move |mut tx: Tx| {
+        sqlx::query("INSERT INTO payment VALUES (1)").execute(&mut **tx).await.unwrap();
+        (StatusCode::GATEWAY_TIMEOUT, axum::Extension(Said::Unknown))
+    };
     Router::new()
         .route("/tx", post(pay))
+        .route("/doubt", post(doubt))
         .route("/bare", post(bare))
         .layer(axum::middleware::from_fn_with_state(
             Transactions::new(pool, store.clone()).policy(policy.clone()),
@@ -60,7 +67,7 @@ async fn call(api: &Router, path: &str) -> StatusCode {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_undoes_the_transaction_and_frees_the_key() {
     let url = database().await;
-    let api = api(&url).await;
+    let api = api(&url, Policy::default().strict()).await;
     assert_eq!(call(&api, "/tx").await, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0);
     for _ in 0..2 {
@@ -72,7 +79,28 @@ async fn a_panic_undoes_the_transaction_and_frees_the_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_without_a_transaction_proves_nothing() {
     let url = database().await;
-    let api = api(&url).await;
+    let api = api(&url, Policy::default().strict()).await;
     assert_eq!(call(&api, "/bare").await, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(call(&api, "/bare").await, StatusCode::CONFLICT, "nobody knows");
+}
+
+// A failure may be kept as the answer; what was half done before it is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_undone_under_every_policy() {
+    for policy in [OnServerError::Store, OnServerError::Release, OnServerError::Unknown] {
+        let url = database().await;
+        let api = api(&url, Policy { on_server_error: policy, ..Policy::default() }).await;
+        assert_eq!(call(&api, "/tx").await, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0, "{policy:?}");
+    }
+}
+
+// The transaction is undone; what the handler set off elsewhere is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_handler_does_not_know_stays_unknown() {
+    let url = database().await;
+    let api = api(&url, Policy::default()).await;
+    assert_eq!(call(&api, "/doubt").await, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(call(&api, "/doubt").await, StatusCode::CONFLICT);
+    assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0);
 }

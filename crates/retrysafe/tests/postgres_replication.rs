@@ -140,3 +140,37 @@ async fn a_cancelled_wait_for_the_standby_is_not_a_success() {
     let there = format!("SELECT count(*) FROM retrysafe.record WHERE id = '\\x{}'", id("k"));
     assert_eq!(second.sql("postgres", &there), "1", "the standby has it");
 }
+
+// A backend that is ended while it waits has committed, and its commit can be seen; the standby may
+// never get it. Whoever executed on the strength of that would execute again after a fail-over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_ends_with_its_connection_is_not_a_success() {
+    let (first, second) = tokio::task::spawn_blocking(pair).await.unwrap();
+    let url = first.url("postgres");
+    let store = PostgresStore::connect(&format!("{url}?deadline=4s")).await.unwrap();
+    let engine = Arc::new(Engine::new(store));
+    assert!(matches!(begin(&engine, "before", 1).await, Ok(Begun::Execute(_))));
+
+    second.kill();
+    let waiting = {
+        let engine = Arc::clone(&engine);
+        tokio::spawn(async move { begin(&engine, "k", 2).await })
+    };
+    let admin = client(&url).await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE application_name = 'retrysafe' AND wait_event = 'SyncRep'";
+    until(async || admin.execute(end, &[]).await.unwrap() > 0).await;
+    let there = format!("SELECT 1 FROM retrysafe.record WHERE id = '\\x{}'", id("k"));
+    until(async || admin.execute(&there, &[]).await.unwrap() == 1).await;
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.may_have_applied(), "committed here, and nowhere else: {error}");
+
+    let second = tokio::task::spawn_blocking(move || {
+        second.up();
+        second
+    })
+    .await
+    .unwrap();
+    until(async || engine.look(id("k")).await.is_ok_and(|found| found.value.is_some())).await;
+    assert_eq!(second.sql("postgres", &there), "1", "what can be read has arrived");
+}

@@ -9,13 +9,14 @@
 //! | no row for a key | a rival was faster | goes again |
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use retrysafe_core::record::Record;
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
 use retrysafe_core::time::Time;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::columns;
@@ -35,7 +36,7 @@ enum Sent {
     /// It is durable, and these are its rows.
     Durable(Rows),
     /// It was rolled back.
-    Refused(tokio_postgres::error::SqlState),
+    Refused(SqlState),
     /// Nobody knows.
     Lost,
     /// It is committed here, but perhaps nowhere else.
@@ -73,6 +74,8 @@ impl Lane {
             Sent::Durable(rows) => self.tell(batch, &rows),
             Sent::Refused(code) => self.refused(batch, &code),
             Sent::Lost => {
+                // If the server ended a wait for the standby, what is read back may be nowhere else.
+                self.shared.barrier.raise();
                 self.wire = None;
                 for job in &mut batch.jobs {
                     job.doubtful = true;
@@ -80,7 +83,7 @@ impl Lane {
                 self.requeue(batch.into_jobs());
             }
             Sent::Unreplicated => {
-                self.shared.barrier.store(true, Ordering::Release);
+                self.shared.barrier.raise();
                 let (jobs, followers) = (batch.jobs, batch.followers);
                 for job in jobs {
                     job.answer(Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
@@ -143,8 +146,7 @@ impl Lane {
         let written = match (begun, written, committed) {
             (Ok(()), Ok(written), Ok(())) => written,
             (begun, written, committed) => {
-                let errors = [begun.err(), written.err(), committed.err()];
-                return worst(errors.iter().flatten().map(Fault::of));
+                return failed(begun.err(), written.err(), committed.err());
             }
         };
         if wire.warned() != warned {
@@ -160,7 +162,12 @@ impl Lane {
         let Batch { jobs, mut followers } = batch;
         for job in jobs {
             let (id, is_insert) = (job.id(), matches!(job.ask, Ask::Insert(_)));
-            match rows.answer(&job.ask) {
+            let answer = match job.doubtful {
+                // What it meets may be its own first sending.
+                true => rows.judged(&job.ask),
+                false => rows.answer(&job.ask),
+            };
+            match answer {
                 Some(answer) => {
                     for follower in followers.remove(&id).into_iter().flatten() {
                         match answer.as_ref().ok().and_then(followed).filter(|_| is_insert) {
@@ -181,7 +188,7 @@ impl Lane {
         }
     }
 
-    fn refused(&mut self, batch: Batch, code: &tokio_postgres::error::SqlState) {
+    fn refused(&mut self, batch: Batch, code: &SqlState) {
         let alone = batch.jobs.len() == 1;
         for job in batch.into_jobs() {
             match alone && !Fault::is_passing(code) {
@@ -232,9 +239,12 @@ impl Lane {
     async fn read_back(&mut self, batch: &mut Batch) -> bool {
         let doubtful = batch.jobs.iter().filter(|job| job.doubtful && !job.is_abandoned());
         let ids: Vec<Id> = doubtful.map(Job::id).collect();
-        let Some(rows) = self.load(&ids).await else {
-            self.requeue(std::mem::take(batch).into_jobs());
-            return false;
+        let rows = match self.load(&ids).await {
+            Ok(rows) => rows,
+            Err(fault) => {
+                self.unread(std::mem::take(batch), fault);
+                return false;
+            }
         };
         for job in std::mem::take(&mut batch.jobs) {
             if !job.doubtful {
@@ -267,9 +277,9 @@ impl Lane {
 
     async fn carry_loads(&mut self, batch: Batch) {
         let ids: Vec<Id> = batch.jobs.iter().map(Job::id).collect();
-        let Some(rows) = self.load(&ids).await else {
-            // A read changes nothing, so it may always go again; its caller's deadline ends it.
-            return self.requeue(batch.into_jobs());
+        let rows = match self.load(&ids).await {
+            Ok(rows) => rows,
+            Err(fault) => return self.unread(batch, fault),
         };
         for job in batch.into_jobs() {
             let answer = match rows.found.get(&job.id()) {
@@ -284,27 +294,34 @@ impl Lane {
         }
     }
 
-    /// Reads records. None if the connection was lost over it.
-    async fn load(&mut self, ids: &[Id]) -> Option<Rows> {
-        let wire = self.wire.as_ref()?;
+    /// A read changes nothing, so it may always go again; its caller's deadline ends it. One that the
+    /// server refuses goes again after a pause, a few times.
+    fn unread(&mut self, batch: Batch, fault: Fault) {
+        match fault {
+            Fault::Lost => {
+                self.wire = None;
+                self.requeue(batch.into_jobs());
+            }
+            Fault::Refused(code) => self.refused(batch, &code),
+        }
+    }
+
+    async fn load(&self, ids: &[Id]) -> Result<Rows, Fault> {
+        let wire = self.wire.as_ref().ok_or(Fault::Lost)?;
         let ids: Vec<&[u8]> = ids.iter().map(|id| &id.as_bytes()[..]).collect();
         let settings = &self.shared.settings;
         let lock_ms = i32::try_from(settings.lock_within().as_millis()).unwrap_or(i32::MAX);
         let parameters: [(&(dyn ToSql + Sync), Type); 2] =
             [(&ids, Type::BYTEA_ARRAY), (&lock_ms, Type::INT4)];
         let asked = wire.client.query_typed(include_str!("sql/load.sql"), &parameters);
-        let rows = match tokio::time::timeout(settings.deadline, asked).await {
-            Ok(Ok(rows)) => Rows::read(rows.iter()),
+        match tokio::time::timeout(settings.deadline, asked).await {
+            Ok(Ok(rows)) => Rows::read(rows.iter()).ok_or(Fault::Lost),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "a read failed");
-                None
+                Err(Fault::of(&error))
             }
-            Err(_) => None,
-        };
-        if rows.is_none() {
-            self.wire = None;
+            Err(_) => Err(Fault::Lost),
         }
-        rows
     }
 }
 
@@ -330,6 +347,20 @@ impl Rows {
             }
         }
         Some(read)
+    }
+
+    /// What the rows say about a job that may have been applied before.
+    fn judged(&self, ask: &Ask) -> Option<Result<Reply, StoreError>> {
+        let (id, is_done) = (ask.id(), self.done.contains_key(&ask.id()));
+        let Some((now, _, found)) = self.found.get(&id).filter(|_| !is_done) else {
+            return self.answer(ask);
+        };
+        let current = found.as_deref().map_err(String::as_str);
+        match readback::judge(ask, Some(current), *now) {
+            Verdict::Decided(reply) => Some(Ok(reply)),
+            Verdict::Damaged(what) => Some(Err(damaged(&what))),
+            Verdict::StillToDo => None,
+        }
     }
 
     /// What the rows say about one job; none if nothing was done and it is to be asked again.
@@ -384,25 +415,23 @@ fn followed(reply: &Reply) -> Option<Reply> {
     }
 }
 
-/// A refusal outweighs everything, because the transaction is then surely rolled back.
-fn worst(faults: impl Iterator<Item = Fault>) -> Sent {
-    let mut worst = Sent::Lost;
-    for fault in faults {
-        match fault {
+/// What became of a transaction of which some statement failed. It is surely rolled back if its one
+/// write was refused, or its commit; not if only its beginning was: the write then stood alone, and
+/// was committed by itself.
+fn failed(begun: Option<Error>, written: Option<Error>, committed: Option<Error>) -> Sent {
+    let fault = match (&begun, &written, &committed) {
+        (begun, Some(written), _) => match (Fault::of(written), begun) {
             // "In a failed transaction" only echoes an earlier refusal.
-            Fault::Refused(code) => match worst {
-                Sent::Refused(ref first)
-                    if *first != tokio_postgres::error::SqlState::IN_FAILED_SQL_TRANSACTION => {}
-                Sent::Refused(_)
-                | Sent::Lost
-                | Sent::Durable(_)
-                | Sent::Unreplicated
-                | Sent::Nonsense => worst = Sent::Refused(code),
-            },
-            Fault::Lost => {}
-        }
+            (Fault::Refused(SqlState::IN_FAILED_SQL_TRANSACTION), Some(begun)) => Fault::of(begun),
+            (fault, _) => fault,
+        },
+        (None, None, Some(committed)) => Fault::of(committed),
+        (Some(_), None, _) | (None, None, None) => Fault::Lost,
+    };
+    match fault {
+        Fault::Refused(code) => Sent::Refused(code),
+        Fault::Lost => Sent::Lost,
     }
-    worst
 }
 
 /// Tells a job that it was refused, unless an earlier sending of it may yet be applied.

@@ -4,7 +4,11 @@
 //! it; when it has answered, the answer is settled in the same transaction and both are committed. A
 //! handler that panics, or answers with an error, a 5xx or anything that may be tried again, has its
 //! transaction rolled back, and that is proof: the key is free for another try, even under a strict
-//! policy.
+//! policy. (Under `on_server_error = "store"` a 5xx is kept as the answer, and still nothing else.)
+//!
+//! So a handler that takes a [`Tx`] must have no effect outside of it, must not commit it by hand, and
+//! must not move it into a task of its own. One that has called somebody else and does not know what
+//! came of it says [`Said::Unknown`]: what it did here is rolled back, and the key stays unknown.
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<axum::Router, Box<dyn std::error::Error>> {
@@ -100,21 +104,22 @@ impl Transactions {
         let attempt = request.extensions().get::<Attempt>().cloned();
         let ended = unpanicked(next.run(request)).await;
         let held = slot.back.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let response = match (ended, &held) {
+        let response = match (ended, held.is_some()) {
             (Ok(response), _) => response,
-            (Err(_), Some(_)) => {
+            (Err(_), true) => {
                 let told = "the handler panicked, and what it did is undone";
-                (StatusCode::INTERNAL_SERVER_ERROR, told).into_response()
+                let response = (StatusCode::INTERNAL_SERVER_ERROR, told).into_response();
+                return undone(held, response, attempt.and_then(|attempt| attempt.said())).await;
             }
             // Without a transaction to undo, a panic proves nothing.
-            (Err(panic), None) => std::panic::resume_unwind(panic),
+            (Err(panic), false) => std::panic::resume_unwind(panic),
         };
         match (held, attempt) {
             (None, _) => response,
             (Some(transaction), Some(attempt)) => this.end(transaction, &attempt, response).await,
             // A request without a key: nothing to settle, the answer alone decides.
             (Some(transaction), None) => match response.status().is_success() {
-                false => roll_back(transaction, response).await,
+                false => undone(Some(transaction), response, None).await,
                 true => match transaction.commit().await {
                     Ok(()) => response,
                     Err(error) => failed(&error),
@@ -127,7 +132,7 @@ impl Transactions {
         let (parts, body) = response.into_parts();
         let Ok(body) = to_bytes(body, self.policy.response_bytes_max).await else {
             let told = (StatusCode::INTERNAL_SERVER_ERROR, "the answer is too large to be settled");
-            return roll_back(tx, told.into_response()).await;
+            return undone(Some(tx), told.into_response(), attempt.said()).await;
         };
         let said = parts.extensions.get::<Said>().copied().or_else(|| attempt.said());
         let set_cookie = self.policy.keep_set_cookie;
@@ -136,17 +141,25 @@ impl Transactions {
         let response = Response::from_parts(parts, Body::from(body));
         let outcome = self.policy.judge(end);
         match outcome {
+            // The policy keeps a failure as the answer; what the handler did before it failed is not
+            // a part of that.
+            Outcome::Completed(_) if said.is_none() && response.status().is_server_error() => {
+                roll_back(tx).await;
+                return response;
+            }
             Outcome::Completed(_) => {}
             // Whatever it was, it is undone now: the roll-back is the proof.
-            Outcome::Retryable(_) | Outcome::Unknown(_) => return roll_back(tx, response).await,
+            Outcome::Retryable(_) | Outcome::Unknown(_) => {
+                return undone(Some(tx), response, said).await;
+            }
         }
         let (id, fence) = (attempt.id(), attempt.fence());
         match self.engine.settle_fenced_in(&mut tx, id, fence, attempt.ttl(), &outcome).await {
             Ok(_) => {}
             Err(NotSettled::Lost | NotSettled::Store(_)) => {
-                let told =
-                    (StatusCode::SERVICE_UNAVAILABLE, "the payment was not settled and is undone");
-                return roll_back(tx, told.into_response()).await;
+                let told = "the answer was not settled, and what the handler did is undone";
+                let response = (StatusCode::SERVICE_UNAVAILABLE, told).into_response();
+                return undone(Some(tx), response, None).await;
             }
         }
         match tx.commit().await {
@@ -161,6 +174,8 @@ impl Transactions {
         if error.as_database_error().is_some() {
             return failed(error);
         }
+        // What is seen here may not have reached the standby: its wait may have been ended.
+        self.engine.store().raise_barrier();
         let ours = |record: &Record| {
             record.fence == attempt.fence() && matches!(record.state, Stands::Completed { .. })
         };
@@ -186,14 +201,32 @@ async fn unpanicked<T>(handler: impl Future<Output = T>) -> std::thread::Result<
     .await
 }
 
-/// Undoes the transaction and says so: another try is safe.
-async fn roll_back(transaction: Transaction, mut response: Response) -> Response {
-    // A connection that cannot even roll back is closed, and the server rolls back.
-    let _ = transaction.rollback().await;
-    if !response.status().is_success() {
-        response.extensions_mut().insert(Said::Retryable);
+/// Undoes the transaction and says so: another try is safe, unless the handler itself has said that
+/// nobody knows, which is about more than its transaction.
+async fn undone(
+    transaction: Option<Transaction>,
+    mut response: Response,
+    said: Option<Said>,
+) -> Response {
+    if let Some(transaction) = transaction {
+        roll_back(transaction).await;
+    }
+    match said {
+        Some(Said::Unknown) => {
+            response.extensions_mut().insert(Said::Unknown);
+        }
+        Some(Said::Completed | Said::Retryable) | None => {
+            if !response.status().is_success() {
+                response.extensions_mut().insert(Said::Retryable);
+            }
+        }
     }
     response
+}
+
+async fn roll_back(transaction: Transaction) {
+    // A connection that cannot even roll back is closed, and the server rolls back.
+    let _ = transaction.rollback().await;
 }
 
 fn failed(error: &sqlx::Error) -> Response {

@@ -52,6 +52,16 @@ const QUEUED: u8 = 0;
 const SENT: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
+impl Ask {
+    pub(super) fn id(&self) -> Id {
+        match self {
+            Self::Insert(first) => first.id,
+            Self::Swap(swap) => swap.0.id,
+            Self::Load(id) => *id,
+        }
+    }
+}
+
 impl Ticket {
     /// Marks the job as sent, unless its caller has given up.
     pub(super) fn send(&self) -> bool {
@@ -93,11 +103,7 @@ impl Job {
     }
 
     pub(super) fn id(&self) -> Id {
-        match &self.ask {
-            Ask::Insert(first) => first.id,
-            Ask::Swap(swap) => swap.0.id,
-            Ask::Load(id) => *id,
-        }
+        self.ask.id()
     }
 
     /// About how many bytes it sends.

@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use retrysafe_core::scope::Id;
@@ -34,8 +34,32 @@ pub(super) const QUEUE_MAX: usize = 8_192;
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) identity: Identity,
-    /// A wait for the standby was cancelled: nothing may be read or written before one was not.
-    pub(super) barrier: AtomicBool,
+    pub(super) barrier: Barrier,
+}
+
+/// Whether something was committed that may not have reached the standby, because a wait for it was
+/// cancelled or ended with its connection: nothing may be read or written before one was not.
+#[derive(Debug, Default)]
+pub(super) struct Barrier {
+    raised: AtomicU64,
+    passed: AtomicU64,
+}
+
+impl Barrier {
+    pub(super) fn raise(&self) {
+        self.raised.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often it was raised, unless it was passed since.
+    fn is_up(&self) -> Option<u64> {
+        let raised = self.raised.load(Ordering::Acquire);
+        (self.passed.load(Ordering::Acquire) < raised).then_some(raised)
+    }
+
+    /// A commit that began after it had been raised this often has arrived at the standby.
+    fn pass(&self, raised: u64) {
+        self.passed.fetch_max(raised, Ordering::AcqRel);
+    }
 }
 
 pub(super) struct Lane {
@@ -140,6 +164,8 @@ impl Lane {
         loop {
             if self.wire.as_ref().is_none_or(|wire| wire.client.is_closed()) {
                 self.wire = None;
+                // Whatever ended the last one may have ended a wait for the standby.
+                self.shared.barrier.raise();
                 match Wire::verified(&self.shared.settings, &self.shared.identity).await {
                     Ok(wire) => self.wire = Some(wire),
                     Err(error) => tracing::warn!(%error, "no connection to PostgreSQL"),
@@ -160,9 +186,7 @@ impl Lane {
     /// before has then arrived too. Until then nothing is read, because it might not be there after
     /// a fail-over, and nothing is written.
     async fn pass_barrier(&mut self) -> bool {
-        if !self.shared.barrier.load(Ordering::Acquire) {
-            return true;
-        }
+        let Some(raised) = self.shared.barrier.is_up() else { return true };
         let Some(wire) = &self.wire else { return false };
         let warned = wire.warned();
         let barrier = format!("{} {}; COMMIT", wire.begin, include_str!("sql/barrier.sql").trim());
@@ -172,7 +196,7 @@ impl Lane {
         );
         match waited.await {
             Ok(Ok(())) if wire.warned() == warned => {
-                self.shared.barrier.store(false, Ordering::Release);
+                self.shared.barrier.pass(raised);
                 true
             }
             Ok(Ok(()) | Err(_)) | Err(_) => {

@@ -56,7 +56,6 @@ pub mod tx;
 mod upkeep;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 pub use connect::ConnectError;
 pub use migrate::{migrate, script};
@@ -65,7 +64,7 @@ pub use settings::{Expiry, PostgresUrl};
 use connect::{Identity, Wire};
 use hint::Hint;
 use job::{Ask, Job, Reply, Ticket};
-use lane::{Lane, Shared};
+use lane::{Barrier, Lane, Shared};
 use retrysafe_core::record::{First, Record, Standing, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
@@ -125,11 +124,13 @@ impl PostgresStore {
         let shared = Arc::new(Shared {
             settings,
             identity: Identity::default(),
-            barrier: AtomicBool::new(false),
+            barrier: Barrier::default(),
         });
         let wire = || Wire::verified(&shared.settings, &shared.identity);
         let first = wire().await?;
         migrate::ensure(&first, may_migrate).await?;
+        // A former process may have left behind what never reached the standby.
+        shared.barrier.raise();
         // Verified once more: only now can its tables be looked at.
         drop(first);
         let (one, two, three) = (wire().await?, wire().await?, wire().await?);
@@ -145,6 +146,12 @@ impl PostgresStore {
             prepared: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Somebody's commit may not have reached the standby: nothing is read or written before one has.
+    #[cfg(feature = "sqlx")]
+    fn raise_barrier(&self) {
+        self.inner.shared.barrier.raise();
     }
 
     fn writer(&self, id: &Id) -> &mpsc::Sender<Job> {

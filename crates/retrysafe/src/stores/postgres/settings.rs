@@ -112,7 +112,9 @@ impl FromStr for PostgresUrl {
                 ("migrate", "auto") => migrate = true,
                 ("migrate", "off") => migrate = false,
                 ("expiry" | "migrate", _) => return Err(wrong()),
-                ("audit_days", _) => audit_days = value.parse().map_err(|_| wrong())?,
+                ("audit_days", _) => {
+                    audit_days = value.parse::<u16>().map_err(|_| wrong())?.max(1).into();
+                }
                 ("sslmode", _) => sslmode = Some(value.to_owned()),
                 ("sslrootcert", _) => roots = Some(PathBuf::from(value.replace("%2F", "/"))),
                 _ => passed.extend(own.pop()),
@@ -206,13 +208,15 @@ impl Settings {
 }
 
 fn is_local(config: &tokio_postgres::Config) -> bool {
-    config.get_hosts().iter().all(|host| match host {
-        Host::Unix(_) => true,
-        Host::Tcp(name) => {
-            name == "localhost"
-                || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
-        }
-    })
+    // Where both are given, the address is what is connected to.
+    config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
+        && config.get_hosts().iter().all(|host| match host {
+            Host::Unix(_) => true,
+            Host::Tcp(name) => {
+                name == "localhost"
+                    || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+            }
+        })
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Which rule holds for a request?
 //!
 //! A `[[route]]` holds for its path and its methods; everything else falls to the defaults, so that
-//! a method nobody thought of is still covered. A trailing `{*rest}` includes the path before it,
-//! and a slash at the end makes no difference: a rule that is meant to guard should guard too much
-//! rather than too little.
+//! a method nobody thought of is still covered. Of several paths that fit, the most specific one
+//! that has the method counts. A trailing `{*rest}` includes the path before it, and a slash at the
+//! end makes no difference: a rule that is meant to guard should guard too much rather than too
+//! little.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -21,10 +23,14 @@ use crate::config::{Config, RouteRules};
 
 /// All routes.
 pub(crate) struct Routes {
-    router: Router<Vec<Arc<Route>>>,
+    routers: Routers,
     defaults: Arc<Route>,
     all: Vec<Arc<Route>>,
 }
+
+/// One router per method, so that a route does not stand in the way of methods that it lacks. They
+/// lead to places in the list of routes.
+type Routers = HashMap<Method, Router<usize>>;
 
 /// One route.
 #[derive(Debug)]
@@ -44,10 +50,10 @@ pub(crate) struct Route {
 impl Routes {
     /// The table of a configuration.
     pub(crate) fn new(config: &Config) -> Self {
-        let all: Vec<Arc<Route>> = config.routes.iter().map(Route::shared).collect();
         // The check of the configuration has passed, so there is nothing to complain about here.
-        let (router, _) = build(&all, |route| &route.rules);
-        Self { router, defaults: Route::shared(&config.defaults), all }
+        let (routers, _) = build(&config.routes);
+        let all = config.routes.iter().map(Route::shared).collect();
+        Self { routers, defaults: Route::shared(&config.defaults), all }
     }
 
     /// The route of a request.
@@ -79,8 +85,8 @@ impl Routes {
     }
 
     fn named(&self, path: &str, method: &Method) -> Option<&Arc<Route>> {
-        let here = self.router.at(path).ok()?.value;
-        here.iter().find(|route| route.rules.policy.methods.contains(method))
+        let at = self.routers.get(method)?.at(path).ok()?.value;
+        self.all.get(*at)
     }
 }
 
@@ -117,63 +123,75 @@ impl Route {
 
 /// Says what is wrong with the paths of a list of routes, and with which of them.
 pub(crate) fn check(routes: &[RouteRules]) -> Result<(), (usize, String)> {
-    let numbered: Vec<(usize, &RouteRules)> = routes.iter().enumerate().collect();
-    match build(&numbered, |(_, rules)| rules).1 {
+    match build(routes).1 {
         Some(wrong) => Err(wrong),
         None => Ok(()),
     }
 }
 
-/// Builds the router, and says what is wrong first.
-fn build<T: Clone>(
-    routes: &[T],
-    rules: impl Fn(&T) -> &RouteRules,
-) -> (Router<Vec<T>>, Option<(usize, String)>) {
-    let mut wrong = None;
-    // Explicit spellings first: an implied one must not take the place of one that was written.
-    let mut patterns: BTreeMap<(bool, String), Vec<T>> = BTreeMap::new();
+/// Builds the routers, and says what is wrong first.
+fn build(routes: &[RouteRules]) -> (Routers, Option<(usize, String)>) {
+    let mut wrong = Vec::new();
+    let mut tables: HashMap<&Method, BTreeMap<(Rank, String), usize>> = HashMap::new();
     for (at, route) in routes.iter().enumerate() {
-        let own = rules(route);
-        for (implied, pattern) in spellings(&own.path).into_iter().enumerate() {
-            let here = patterns.entry((implied > 0, pattern)).or_default();
-            let methods = &own.policy.methods;
-            let clash = here.iter().any(|other| {
-                rules(other).policy.methods.iter().any(|method| methods.contains(method))
-            });
-            if clash && implied == 0 {
-                let what = "another route has the same path and method".to_owned();
-                wrong.get_or_insert((at, what));
+        for method in &route.policy.methods {
+            let table = tables.entry(method).or_default();
+            for spelling in spellings(&route.path) {
+                let is_written = spelling.0 == Rank::Written;
+                match table.entry(spelling) {
+                    Entry::Vacant(free) => {
+                        free.insert(at);
+                    }
+                    Entry::Occupied(taken) if is_written && *taken.get() != at => {
+                        wrong.push((at, "another route has the same path and method".to_owned()));
+                    }
+                    Entry::Occupied(_) => {}
+                }
             }
-            here.push(route.clone());
         }
     }
-    let mut router = Router::new();
-    for ((implied, pattern), here) in patterns {
-        if let Err(error) = router.insert(pattern.as_str(), here)
-            && !implied
-        {
-            let at = routes.iter().position(|route| {
-                spellings(&rules(route).path).first().is_some_and(|first| *first == pattern)
-            });
-            wrong.get_or_insert((at.unwrap_or_default(), error.to_string()));
+    let mut routers = Routers::new();
+    for (method, table) in tables {
+        let router = routers.entry(method.clone()).or_default();
+        for ((rank, pattern), at) in table {
+            // An implied spelling gives way to one that is there already.
+            if let Err(error) = router.insert(pattern, at)
+                && rank == Rank::Written
+            {
+                wrong.push((at, error.to_string()));
+            }
         }
     }
-    (router, wrong)
+    (routers, wrong.into_iter().min())
+}
+
+/// Which spelling counts where two routes share one: the first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// As configured.
+    Written,
+    /// With or without the slash at its end.
+    Slash,
+    /// The path before the rest.
+    BeforeRest,
 }
 
 /// A path's spelling for the router, and those that it implies.
-fn spellings(path: &str) -> Vec<String> {
+fn spellings(path: &str) -> Vec<(Rank, String)> {
     let own = normal(path);
-    let mut all = vec![own.clone()];
+    let mut all = vec![(Rank::Written, own.clone())];
     match own.rfind("/{*") {
-        Some(0) => all.push("/".into()),
         Some(end) => {
             let before = own.get(..end).unwrap_or_default();
-            all.extend([before.to_owned(), format!("{before}/")]);
+            all.push((Rank::BeforeRest, format!("{before}/")));
+            if !before.is_empty() {
+                all.push((Rank::BeforeRest, before.to_owned()));
+            }
         }
         None => match own.strip_suffix('/') {
-            Some("") | None => all.push(format!("{own}/")),
-            Some(before) => all.push(before.to_owned()),
+            Some("") => {}
+            Some(before) => all.push((Rank::Slash, before.to_owned())),
+            None => all.push((Rank::Slash, format!("{own}/"))),
         },
     }
     all
@@ -250,6 +268,40 @@ mod tests {
     }
 
     #[test]
+    fn a_route_leaves_other_methods_to_less_specific_ones() {
+        let routes = table(&[
+            ("/all/{*rest}", &["PUT", "DELETE"]),
+            ("/all/one", &["POST"]),
+            ("/all/one/two", &["PUT"]),
+            ("/money/{*rest}", &["POST"]),
+            ("/money", &["PUT"]),
+        ])
+        .unwrap();
+        for (path, method, label) in [
+            ("/all/one", Method::POST, "/all/one"),
+            ("/all/one", Method::PUT, "/all/{*rest}"),
+            ("/all/one/", Method::DELETE, "/all/{*rest}"),
+            ("/all/one/two", Method::PUT, "/all/one/two"),
+            ("/all/one/t", Method::PUT, "/all/{*rest}"),
+            ("/all/one/two/three", Method::PUT, "/all/{*rest}"),
+            ("/all/two", Method::POST, "/{*rest}"),
+            ("/money", Method::POST, "/money/{*rest}"),
+            ("/money/", Method::POST, "/money/{*rest}"),
+            ("/money", Method::PUT, "/money"),
+        ] {
+            assert_eq!(found(&routes, path, method.clone()), label, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_wins_over_what_is_implied() {
+        let routes = table(&[("/a/{*rest}", &["POST"]), ("/a", &["POST"])]).unwrap();
+        for (path, label) in [("/a", "/a"), ("/a/", "/a"), ("/a/b", "/a/{*rest}")] {
+            assert_eq!(found(&routes, path, Method::POST), label, "{path}");
+        }
+    }
+
+    #[test]
     fn methods_share_a_path_and_duplicates_are_refused() {
         let routes = table(&[("/a/{id}", &["POST"]), ("/a/{name}", &["PUT"])]).unwrap();
         assert_eq!(found(&routes, "/a/1", Method::PUT), "/a/{name}");
@@ -257,5 +309,6 @@ mod tests {
         let twice = table(&[("/a/{id}", &["POST"]), ("/A/{x}", &["POST", "PUT"])]);
         assert!(twice.err().unwrap().contains("route[1]"));
         assert!(table(&[("/a/{*rest}/b", &["POST"])]).is_err());
+        assert!(table(&[("/a", &["POST", "POST"])]).is_ok());
     }
 }

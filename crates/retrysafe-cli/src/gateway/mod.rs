@@ -267,7 +267,7 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
         let asked_route = find(&asked)?;
         // Nobody knows whether the upstream heeds the override, so it may not lead to a rule that
         // demands less than the one of the request's own method.
-        let demands_less = is_covered && asked_route.demands() < route.demands();
+        let demands_less = asked_route.demands(&asked) < route.demands(&parts.method);
         if asked_route.rules.policy.covers(&asked) && !demands_less {
             (route, is_covered) = (asked_route, true);
         }

@@ -1,20 +1,20 @@
 //! Which path does a request really ask for?
 //!
 //! The upstream may read a path more generously than we do: `//pay`, `/./pay`, `/%70ay`, `/pay;x=1`
-//! and `/PAY` reach the same handler in many frameworks. So rules are looked up under two readings,
-//! one that RFC 3986 prescribes and one that a generous server might use, both without regard to
-//! case. The path itself is passed on as it came: only the choice of the rule depends on this.
+//! and `/PAY` reach the same handler in many frameworks. So rules are looked up under several
+//! readings, the one that RFC 3986 prescribes and those that a generous server might use, all without
+//! regard to case. The path itself is passed on as it came: only the choice of the rule depends on this.
 
 use std::borrow::Cow;
 
-/// The two readings of a path, in lower case.
+/// The readings of a path, in lower case.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Readings<'a> {
     /// Unreserved characters decoded, dot segments resolved, empty segments dropped.
     pub plain: Cow<'a, str>,
-    /// Everything decoded, backslashes taken for slashes, parameters dropped. None if it is the
-    /// same.
-    pub generous: Option<String>,
+    /// Decoded once, twice and so on, backslashes taken for slashes, parameters dropped: as far as
+    /// they differ.
+    pub generous: Vec<String>,
 }
 
 /// How often a generous server might decode. Some do it twice by mistake.
@@ -34,26 +34,32 @@ pub(crate) fn read(path: &str) -> Result<Readings<'_>, &'static str> {
             true => Cow::Owned(path.to_ascii_lowercase()),
             false => Cow::Borrowed(path),
         };
-        return Ok(Readings { plain, generous: None });
+        return Ok(Readings { plain, generous: Vec::new() });
     }
     if path.bytes().any(|b| b == b'\\' || !(0x21..=0x7e).contains(&b)) {
         return Err("the path has a character that no path has");
     }
-    let plain = resolve(&decode(path, is_unreserved)?);
-    let mut loose = path.to_owned();
-    for _ in 0..DECODES_MAX {
-        match decode(&loose, |_| true) {
-            Ok(once) if once != loose => loose = once,
+    let mut decoded = decode(path, is_unreserved)?;
+    let plain = resolve(&decoded);
+    let mut generous = Vec::new();
+    for _ in 0..=DECODES_MAX {
+        let reading = resolve(&without_parameters(&decoded));
+        if reading != plain && !generous.contains(&reading) {
+            generous.push(reading);
+        }
+        match decode(&decoded, |_| true) {
+            Ok(once) if once != decoded => decoded = once,
             Ok(_) | Err(_) => break,
         }
     }
-    let loose: Vec<&str> = loose
-        .split(['/', '\\'])
-        .map(|segment| segment.split(';').next().unwrap_or_default())
-        .collect();
-    let generous = resolve(&loose.join("/"));
-    let differs = generous != plain;
-    Ok(Readings { plain: Cow::Owned(plain), generous: differs.then_some(generous) })
+    Ok(Readings { plain: Cow::Owned(plain), generous })
+}
+
+/// A path without the parameters of its segments, backslashes taken for slashes.
+fn without_parameters(path: &str) -> String {
+    let segments = path.split(['/', '\\']);
+    let names = segments.map(|segment| segment.split(';').next().unwrap_or_default());
+    names.collect::<Vec<_>>().join("/")
 }
 
 /// Whether there is only one way to read a path, but for its case.
@@ -137,8 +143,8 @@ mod tests {
     }
 
     fn generous(path: &str) -> String {
-        let readings = read(path).unwrap();
-        readings.generous.unwrap_or_else(|| readings.plain.into_owned())
+        let mut readings = read(path).unwrap();
+        readings.generous.pop().unwrap_or_else(|| readings.plain.into_owned())
     }
 
     #[test]

@@ -63,14 +63,27 @@ impl Routes {
     /// Why the path is refused: it is malformed, or its readings lead to different rules.
     pub(crate) fn find(&self, path: &str, method: &Method) -> Result<&Arc<Route>, &'static str> {
         let readings = path::read(path)?;
-        let plain = self.named(&readings.plain, method);
-        let Some(generous) = &readings.generous else { return Ok(plain.unwrap_or(&self.defaults)) };
-        match (plain, self.named(generous, method)) {
-            (Some(a), Some(b)) if !Arc::ptr_eq(a, b) => {
-                Err("the path can be read in two ways that lead to different rules")
-            }
-            (Some(route), _) | (None, Some(route)) => Ok(route),
-            (None, None) => Ok(&self.defaults),
+        let mut found = self.at(&readings.plain, method);
+        for other in &readings.generous {
+            found = self.either(found, self.at(other, method), method)?;
+        }
+        Ok(found)
+    }
+
+    /// The rule where two readings may each be the right one: a route wins over the defaults,
+    /// unless it demands less.
+    fn either<'a>(
+        &'a self,
+        one: &'a Arc<Route>,
+        other: &'a Arc<Route>,
+        method: &Method,
+    ) -> Result<&'a Arc<Route>, &'static str> {
+        let is_default = |route| Arc::ptr_eq(route, &self.defaults);
+        let (named, other) = if is_default(one) { (other, one) } else { (one, other) };
+        let is_safe = is_default(other) && named.demands(method) >= other.demands(method);
+        match is_safe || Arc::ptr_eq(named, other) {
+            true => Ok(named),
+            false => Err("the path can be read in two ways that lead to different rules"),
         }
     }
 
@@ -84,9 +97,10 @@ impl Routes {
         &self.defaults
     }
 
-    fn named(&self, path: &str, method: &Method) -> Option<&Arc<Route>> {
-        let at = self.routers.get(method)?.at(path).ok()?.value;
-        self.all.get(*at)
+    /// The route of one reading of a path.
+    fn at(&self, path: &str, method: &Method) -> &Arc<Route> {
+        let found = self.routers.get(method).and_then(|router| router.at(path).ok());
+        found.and_then(|found| self.all.get(*found.value)).unwrap_or(&self.defaults)
     }
 }
 
@@ -106,10 +120,11 @@ impl Route {
         })
     }
 
-    /// How much it demands: more is greater.
-    pub(crate) fn demands(&self) -> impl Ord {
+    /// How much it demands of a method: more is greater, and nothing is least.
+    pub(crate) fn demands(&self, method: &Method) -> impl Ord + use<> {
         let policy = &self.rules.policy;
-        (policy.mode == Mode::Enforce, policy.key == KeyRule::Required)
+        let demands = (policy.mode == Mode::Enforce, policy.key == KeyRule::Required);
+        policy.covers(method).then_some(demands)
     }
 
     /// Counts an answer.
@@ -265,6 +280,33 @@ mod tests {
         let routes = table(&[("/a/{id}", &["POST"]), ("/a/{id}/b", &["POST"])]).unwrap();
         assert!(found(&routes, "/a/1%2fb", Method::POST).contains("two ways"));
         assert_eq!(found(&routes, "/a/1%2fc", Method::POST), "/a/{id}");
+    }
+
+    #[test]
+    fn no_reading_leads_to_a_rule_that_demands_less() {
+        let public = RouteSettings {
+            path: Some("/public/{*rest}".into()),
+            key: Some(KeyRule::Off.into()),
+            ..RouteSettings::default()
+        };
+        let defaults =
+            RouteSettings { key: Some(KeyRule::Required.into()), ..RouteSettings::default() };
+        let upstream = Some("http://x".into());
+        let file = File { upstream, defaults, route: vec![public], ..File::default() };
+        let routes = Routes::new(&crate::config::resolve(&file).unwrap());
+        for path in [
+            "/public/..%2fpay",
+            "/public/..;/pay",
+            "/public/%252e%252e/pay",
+            // Decoded once it is below `/pay`, decoded twice it is public again.
+            "/public/..%2fpay%2f..%252fpublic/x",
+        ] {
+            assert!(found(&routes, path, Method::POST).contains("two ways"), "{path}");
+            assert_eq!(found(&routes, path, Method::GET), "/{*rest}", "{path}");
+        }
+        for path in ["/public/a%2fb", "/public/a;v=1", "/%70ublic/a", "/x/../public/a"] {
+            assert_eq!(found(&routes, path, Method::POST), "/public/{*rest}", "{path}");
+        }
     }
 
     #[test]

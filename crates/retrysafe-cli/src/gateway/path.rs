@@ -40,10 +40,10 @@ pub(crate) fn read(path: &str) -> Result<Readings<'_>, &'static str> {
         return Err("the path has a character that no path has");
     }
     let mut decoded = decode(path, is_unreserved)?;
-    let plain = resolve(&decoded);
+    let plain = resolve(&decoded)?;
     let mut generous = Vec::new();
     for _ in 0..=DECODES_MAX {
-        let reading = resolve(&without_parameters(&decoded));
+        let reading = resolve(&without_parameters(&decoded))?;
         if reading != plain && !generous.contains(&reading) {
             generous.push(reading);
         }
@@ -110,18 +110,21 @@ fn decode(path: &str, which: impl Fn(u8) -> bool) -> Result<String, &'static str
     Ok(String::from_utf8(out).unwrap_or_else(|raw| String::from_utf8_lossy(raw.as_bytes()).into()))
 }
 
-/// Resolves dot segments and drops empty ones; a slash at the end stays.
-fn resolve(path: &str) -> String {
+/// Resolves dot segments and drops empty ones; a slash at the end stays. To one server a step up
+/// leaves the empty segment before it, to another the one before that: such a path is refused.
+fn resolve(path: &str) -> Result<String, &'static str> {
     let mut segments: Vec<&str> = Vec::new();
-    for segment in path.split('/') {
+    for segment in path.split('/').skip(1) {
         match segment {
-            "" | "." => {}
-            ".." => {
-                segments.pop();
+            "." => {}
+            ".." if segments.pop() == Some("") => {
+                return Err("the path steps up over an empty segment");
             }
+            ".." => {}
             other => segments.push(other),
         }
     }
+    segments.retain(|segment| !segment.is_empty());
     let ends_open = path.ends_with(['/']) || path.ends_with("/.") || path.ends_with("/..");
     let mut out = String::with_capacity(path.len());
     for segment in &segments {
@@ -131,7 +134,7 @@ fn resolve(path: &str) -> String {
     if segments.is_empty() || ends_open {
         out.push('/');
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -145,6 +148,25 @@ mod tests {
     fn generous(path: &str) -> String {
         let mut readings = read(path).unwrap();
         readings.generous.pop().unwrap_or_else(|| readings.plain.into_owned())
+    }
+
+    #[test]
+    fn a_step_up_over_an_empty_segment_is_refused() {
+        for path in [
+            "/deep//../only",
+            "/a//./../b",
+            "/a//b/../../c",
+            "/pay//..",
+            "//../pay",
+            "/a/%2f../b",
+            "/a/;x/../b",
+            "/a/%252f%252e%252e/b",
+        ] {
+            assert!(read(path).is_err(), "{path}");
+        }
+        for path in ["/a//b/../c", "/a/../..", "/a/..//b", "//a/../b"] {
+            assert!(read(path).is_ok(), "{path}");
+        }
     }
 
     #[test]

@@ -20,6 +20,17 @@ pub struct Scope(Arc<[u8]>);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id([u8; 32]);
 
+/// Schemes of `Authorization`, which without anything behind them name nobody.
+const SCHEMES: [&[u8]; 8] =
+    [b"basic", b"bearer", b"digest", b"dpop", b"hawk", b"negotiate", b"ntlm", b"token"];
+
+/// Whether a credential header names anybody. An empty one does not, nor does a scheme alone: all who
+/// send it would be one caller.
+pub fn names_somebody(credential: &[u8]) -> bool {
+    let credential = credential.trim_ascii();
+    !credential.is_empty() && !SCHEMES.iter().any(|scheme| credential.eq_ignore_ascii_case(scheme))
+}
+
 impl Scope {
     /// The scope of these named parts, in this order.
     ///

@@ -11,6 +11,7 @@ use http::header::{self, HeaderMap, HeaderName};
 use retrysafe_core::Scope;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::response::named_by_connection;
+use retrysafe_core::scope::names_somebody;
 
 use super::front::{IDEMPOTENCY_KEY, X_API_KEY};
 use super::jwt::Verifier;
@@ -37,8 +38,9 @@ pub(crate) fn of(
 ) -> Result<Asker, Refusal> {
     not_of_this_hop(route, headers)?;
     let mut parts: Vec<(&str, Vec<u8>)> = Vec::with_capacity(2);
-    // A credential is the caller's own to show or not. Any other header is set by a proxy that always
-    // does, so all who lack it would share one scope and be answered with each other's answers.
+    // Any header but a credential is set by a proxy that always does, so all who lack it would share
+    // one scope and be answered with each other's answers. A credential is the caller's own to show
+    // or not; but whoever shows another one than the scope looks at is somebody, and not known.
     let (mut has_credential, mut has_header, mut lacks_header) = (false, false, false);
     for part in &route.rules.scope {
         match part {
@@ -60,7 +62,7 @@ pub(crate) fn of(
                     parts.push((name.as_str(), value.into()));
                 }
                 None => {
-                    lacks_header |= !is_credential(name);
+                    lacks_header |= !is_credential(name) || shows_credential(headers);
                     parts.push(("without", name.as_str().into()));
                 }
             },
@@ -111,26 +113,37 @@ fn not_of_this_hop(route: &Route, headers: &HeaderMap) -> Result<(), Refusal> {
 /// takes; an empty one names nobody.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Refusal> {
     let mut values = headers.get_all(name).iter();
-    let value = values.next().map(|value| value.as_bytes()).filter(|value| !value.is_empty());
+    let value =
+        values.next().map(|value| value.as_bytes()).filter(|value| match is_credential(name) {
+            true => names_somebody(value),
+            false => !value.trim_ascii().is_empty(),
+        });
     match values.next() {
         None => Ok(value),
         Some(_) => Err(Refusal::ScopeUnsafe),
     }
 }
 
+static CREDENTIALS: [HeaderName; 4] =
+    [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION, X_API_KEY];
+
 /// Whether a header holds a credential. Scopes are shown, so it stands in them as a digest.
 fn is_credential(name: &HeaderName) -> bool {
-    *name == header::AUTHORIZATION
-        || *name == header::COOKIE
-        || *name == header::PROXY_AUTHORIZATION
-        || *name == X_API_KEY
+    CREDENTIALS.contains(name)
+}
+
+/// Whether a caller shows a credential of any kind.
+fn shows_credential(headers: &HeaderMap) -> bool {
+    let mut values = CREDENTIALS.iter().flat_map(|name| headers.get_all(name));
+    values.any(|value| names_somebody(value.as_bytes()))
 }
 
 /// The digest of a caller's credentials, if it has any.
 fn credential(route: &Route, headers: &HeaderMap) -> Result<Option<Vec<u8>>, Refusal> {
     let mut secret = Vec::new();
     for name in [&header::AUTHORIZATION, &X_API_KEY] {
-        for value in headers.get_all(name) {
+        let values = headers.get_all(name).iter();
+        for value in values.filter(|value| names_somebody(value.as_bytes())) {
             // With lengths, so that no two credentials make the same bytes.
             secret.extend_from_slice(format!("{}:{}:", name.as_str(), value.len()).as_bytes());
             secret.extend_from_slice(value.as_bytes());
@@ -259,6 +272,30 @@ mod tests {
         assert_eq!(both(&[("x-t", "a")]), "x-t=a anonymous");
         // A credential that is not shown is nobody's mistake, as where `credential` is the scope.
         assert_eq!(scope(&["header:authorization"], &[]).unwrap(), "without=authorization");
+    }
+
+    // Alice is known by her token, but the scope looks at keys: Bob, with a token of his own, must not
+    // get her answer, nor may anybody with a cookie.
+    #[test]
+    fn whoever_shows_another_credential_is_not_anonymous() {
+        for (parts, headers) in [
+            (&["header:x-api-key"][..], &[("authorization", "Bearer bob")][..]),
+            (&["header:x-api-key"], &[("cookie", "sid=carol")]),
+            (&["header:authorization", "route"], &[("x-api-key", "k")]),
+            (&["header:authorization"], &[("cookie", "sid=1"), ("authorization", "Bearer ")]),
+            (&["credential"], &[("cookie", "sid=1"), ("authorization", "")]),
+            (&["credential"], &[("cookie", "sid=1"), ("authorization", "bearer")]),
+            (&["credential"], &[("cookie", "sid=1"), ("x-api-key", " ")]),
+        ] {
+            assert_eq!(scope(parts, headers), Err(Refusal::ScopeUnsafe), "{parts:?} {headers:?}");
+        }
+        let either = ["header:x-api-key", "header:authorization"];
+        assert!(scope(&either, &[("authorization", "Bearer bob")]).is_ok());
+        assert_eq!(scope(&["credential"], &[("authorization", "Bearer")]).unwrap(), "anonymous");
+        assert_eq!(
+            scope(&["header:x-tenant"], &[("x-tenant", "basic")]).unwrap(),
+            "x-tenant=basic"
+        );
     }
 
     #[test]

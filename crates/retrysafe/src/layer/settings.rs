@@ -10,7 +10,7 @@ use retrysafe_core::Policy;
 use retrysafe_core::fingerprint::{Fingerprint, Rules};
 use retrysafe_core::key::{Key, KeyError};
 use retrysafe_core::problem::{Problem, Refusal};
-use retrysafe_core::scope::Scope;
+use retrysafe_core::scope::{Scope, names_somebody};
 
 use super::limits::{Limiter, Limits};
 
@@ -111,7 +111,8 @@ pub fn scope_of_credential(parts: &Parts) -> Option<Scope> {
         [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
     let mut digests = Vec::new();
     for name in &CREDENTIALS {
-        for line in parts.headers.get_all(name) {
+        let lines = parts.headers.get_all(name).iter();
+        for line in lines.filter(|line| names_somebody(line.as_bytes())) {
             digests.push((name.as_str(), Scope::digest_of(line.as_bytes())));
         }
     }

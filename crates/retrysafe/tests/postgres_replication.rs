@@ -21,8 +21,9 @@ use std::time::Duration;
 use common::client;
 use common::cluster::Cluster;
 use common::load::{History, begin, id};
+use retrysafe::core::Store as _;
 use retrysafe::core::engine::{Begun, Engine};
-use retrysafe::core::{Store as _, store::StoreErrorKind};
+use retrysafe::core::store::{StoreError, StoreErrorKind};
 use retrysafe::stores::postgres::PostgresStore;
 
 const SYNCHRONOUS: &[(&str, &str)] = &[("synchronous_standby_names", "second")];
@@ -95,20 +96,30 @@ async fn a_fail_over_to_the_synchronous_standby_loses_nothing_and_doubles_nothin
     assert_eq!(second.sql("postgres", &there), "1");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_wait_for_the_standby_is_not_a_success() {
+/// A primary whose standby was killed, and the begin of "k" that waits for it.
+struct Alone {
+    first: Cluster,
+    second: Cluster,
+    engine: Arc<Engine<PostgresStore>>,
+    admin: tokio_postgres::Client,
+    waiting: tokio::task::JoinHandle<Result<Begun, StoreError>>,
+}
+
+async fn alone(deadline: &str) -> Alone {
     let (first, second) = tokio::task::spawn_blocking(pair).await.unwrap();
     let url = first.url("postgres");
-    let store = PostgresStore::connect(&format!("{url}?deadline=60s")).await.unwrap();
+    let store = PostgresStore::connect(&format!("{url}?deadline={deadline}")).await.unwrap();
     let engine = Arc::new(Engine::new(store));
     assert!(matches!(begin(&engine, "before", 1).await, Ok(Begun::Execute(_))));
-
     second.kill();
-    let waiting = {
-        let engine = Arc::clone(&engine);
-        tokio::spawn(async move { begin(&engine, "k", 2).await })
-    };
-    let admin = client(&url).await;
+    let begun = Arc::clone(&engine);
+    let waiting = tokio::spawn(async move { begin(&begun, "k", 2).await });
+    Alone { admin: client(&url).await, first, second, engine, waiting }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_wait_for_the_standby_is_not_a_success() {
+    let Alone { first: _first, second, engine, admin, waiting } = alone("60s").await;
     let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity
         WHERE application_name = 'retrysafe' AND wait_event = 'SyncRep'";
     until(async || admin.execute(cancel, &[]).await.unwrap() > 0).await;
@@ -145,18 +156,7 @@ async fn a_cancelled_wait_for_the_standby_is_not_a_success() {
 // never get it. Whoever executed on the strength of that would execute again after a fail-over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_ends_with_its_connection_is_not_a_success() {
-    let (first, second) = tokio::task::spawn_blocking(pair).await.unwrap();
-    let url = first.url("postgres");
-    let store = PostgresStore::connect(&format!("{url}?deadline=4s")).await.unwrap();
-    let engine = Arc::new(Engine::new(store));
-    assert!(matches!(begin(&engine, "before", 1).await, Ok(Begun::Execute(_))));
-
-    second.kill();
-    let waiting = {
-        let engine = Arc::clone(&engine);
-        tokio::spawn(async move { begin(&engine, "k", 2).await })
-    };
-    let admin = client(&url).await;
+    let Alone { first: _first, second, engine, admin, waiting } = alone("4s").await;
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE application_name = 'retrysafe' AND wait_event = 'SyncRep'";
     until(async || admin.execute(end, &[]).await.unwrap() > 0).await;

@@ -104,22 +104,23 @@ impl Transactions {
         let attempt = request.extensions().get::<Attempt>().cloned();
         let ended = unpanicked(next.run(request)).await;
         let held = slot.back.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let response = match (ended, held.is_some()) {
-            (Ok(response), _) => response,
-            (Err(_), true) => {
+        let (response, held) = match (ended, held) {
+            (Ok(response), held) => (response, held),
+            (Err(_), Some(transaction)) => {
                 let told = "the handler panicked, and what it did is undone";
                 let response = (StatusCode::INTERNAL_SERVER_ERROR, told).into_response();
-                return undone(held, response, attempt.and_then(|attempt| attempt.said())).await;
+                let said = attempt.and_then(|attempt| attempt.said());
+                return undone(transaction, response, said).await;
             }
             // Without a transaction to undo, a panic proves nothing.
-            (Err(panic), false) => std::panic::resume_unwind(panic),
+            (Err(panic), None) => std::panic::resume_unwind(panic),
         };
         match (held, attempt) {
             (None, _) => response,
             (Some(transaction), Some(attempt)) => this.end(transaction, &attempt, response).await,
             // A request without a key: nothing to settle, the answer alone decides.
             (Some(transaction), None) => match response.status().is_success() {
-                false => undone(Some(transaction), response, None).await,
+                false => undone(transaction, response, None).await,
                 true => match transaction.commit().await {
                     Ok(()) => response,
                     Err(error) => failed(&error),
@@ -132,7 +133,7 @@ impl Transactions {
         let (parts, body) = response.into_parts();
         let Ok(body) = to_bytes(body, self.policy.response_bytes_max).await else {
             let told = (StatusCode::INTERNAL_SERVER_ERROR, "the answer is too large to be settled");
-            return undone(Some(tx), told.into_response(), attempt.said()).await;
+            return undone(tx, told.into_response(), attempt.said()).await;
         };
         let said = parts.extensions.get::<Said>().copied().or_else(|| attempt.said());
         let set_cookie = self.policy.keep_set_cookie;
@@ -150,7 +151,7 @@ impl Transactions {
             Outcome::Completed(_) => {}
             // Whatever it was, it is undone now: the roll-back is the proof.
             Outcome::Retryable(_) | Outcome::Unknown(_) => {
-                return undone(Some(tx), response, said).await;
+                return undone(tx, response, said).await;
             }
         }
         let (id, fence) = (attempt.id(), attempt.fence());
@@ -159,7 +160,7 @@ impl Transactions {
             Err(NotSettled::Lost | NotSettled::Store(_)) => {
                 let told = "the answer was not settled, and what the handler did is undone";
                 let response = (StatusCode::SERVICE_UNAVAILABLE, told).into_response();
-                return undone(Some(tx), response, None).await;
+                return undone(tx, response, None).await;
             }
         }
         match tx.commit().await {
@@ -203,14 +204,8 @@ async fn unpanicked<T>(handler: impl Future<Output = T>) -> std::thread::Result<
 
 /// Undoes the transaction and says so: another try is safe, unless the handler itself has said that
 /// nobody knows, which is about more than its transaction.
-async fn undone(
-    transaction: Option<Transaction>,
-    mut response: Response,
-    said: Option<Said>,
-) -> Response {
-    if let Some(transaction) = transaction {
-        roll_back(transaction).await;
-    }
+async fn undone(transaction: Transaction, mut response: Response, said: Option<Said>) -> Response {
+    roll_back(transaction).await;
     match said {
         Some(Said::Unknown) => {
             response.extensions_mut().insert(Said::Unknown);

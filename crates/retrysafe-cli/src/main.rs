@@ -30,8 +30,8 @@ use clap::{CommandFactory as _, Parser as _};
 use args::{Arguments, Command};
 use gateway::serve::Failure;
 
-/// What one thread asks for, the store's thread frees, and the other way round. An allocator that is
-/// made for this costs a tenth less per request than the system's.
+/// What one thread asks for, the store's thread frees, and the other way round. This allocator is made
+/// for that; the system's is not.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

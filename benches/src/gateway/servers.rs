@@ -41,7 +41,7 @@ impl Server {
         let store = folder.join("data");
         let text = format!(
             "listen = \"{address}\"\nupstream = \"http://{upstream}\"\nstore = \"disk:{}\"\n\
-             [admin]\nlisten = \"{admin}\"\ntoken = \"bench\"\n{more}",
+             [admin]\nlisten = \"{admin}\"\ntoken = \"token-of-the-benches\"\n{more}",
             store.display()
         );
         std::fs::write(&config, text).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::call::Call;
 use crate::check::Check;
@@ -62,6 +62,21 @@ pub(crate) enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+/// Every variable that the command line itself reads.
+pub(crate) fn variables() -> Vec<String> {
+    fn of(command: &clap::Command) -> Vec<String> {
+        let own = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str());
+        let own = own.map(ToOwned::to_owned).collect::<Vec<_>>();
+        own.into_iter().chain(command.get_subcommands().flat_map(of)).collect()
+    }
+    let mut variables = of(&Arguments::command());
+    variables.push(CONFIG_VARIABLE.into());
+    variables
+}
+
+/// The variable that names the configuration file.
+pub(crate) const CONFIG_VARIABLE: &str = "RETRYSAFE_CONFIG";
 
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:8081";
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::args::ConfigCommand;
-use crate::config;
+use crate::config::{self, Loaded};
 use crate::gateway::live::Live;
 use crate::gateway::serve::Failure;
 use crate::output;
@@ -19,14 +19,17 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     match command {
         ConfigCommand::Check(configured) => {
-            let (config, _) = config::load(&configured.flags(), variables)?;
-            // Certificates and keys are read too: a check that passes must start.
+            let Loaded { config, warnings, .. } = config::load(&configured.flags(), variables)?;
+            for warning in warnings {
+                output::complain(&format!("warning: {warning}"));
+            }
             let routes = config.routes.len();
+            // Whatever a start needs beside the files, such as the system's authorities.
             Live::new(config)?;
             output::say(&format!("valid: {routes} routes and the defaults"));
         }
         ConfigCommand::Print(configured) => {
-            let (_, whole) = config::load(&configured.flags(), variables)?;
+            let Loaded { whole, .. } = config::load(&configured.flags(), variables)?;
             output::say(&toml::to_string(&whole)?);
         }
         ConfigCommand::Schema => output::json(&config::source::schema()),

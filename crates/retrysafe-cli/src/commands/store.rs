@@ -50,10 +50,8 @@ pub(crate) async fn run(
     }
 }
 
-/// The store's URL. An upstream is not needed for it.
-fn url(mut flags: Flags, variables: &BTreeMap<String, String>) -> Result<StoreUrl, Failure> {
-    flags.upstream.get_or_insert_with(|| "http://127.0.0.1".into());
-    Ok(config::load(&flags, variables)?.0.store)
+fn url(flags: Flags, variables: &BTreeMap<String, String>) -> Result<StoreUrl, Failure> {
+    Ok(config::store_url(&flags, variables)?)
 }
 
 async fn migrate(url: &StoreUrl, print: bool, as_json: bool) -> Result<(), Failure> {

@@ -3,44 +3,87 @@
 //! Every plain setting has a variable: `RETRYSAFE_`, its table and its name, in capitals
 //! (`RETRYSAFE_UPSTREAM`, `RETRYSAFE_DEFAULTS_TTL`). Lists are separated by commas. Whatever may hold
 //! a secret can also come from a file: `RETRYSAFE_ADMIN_TOKEN_FILE`, `RETRYSAFE_JWT_SECRET_FILE`,
-//! `RETRYSAFE_STORE_FILE`, `RETRYSAFE_UPSTREAM_FILE`. Variables that name no setting are ignored: orchestrators invent some of their own
-//! (`RETRYSAFE_SERVICE_HOST`), and refusing those would keep the gateway from starting.
+//! `RETRYSAFE_STORE_FILE`, `RETRYSAFE_UPSTREAM_FILE`. A variable that names no setting draws a warning, never
+//! an error: it may belong to another program. What orchestrators invent for a service of our name
+//! (`RETRYSAFE_SERVICE_HOST`, `RETRYSAFE_PORT_8080_TCP`) draws none.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::file::File;
-use super::source::{self, Complaint};
+use super::source::{self, Complaint, Origin, Origins};
+use super::unreadable;
 
 const PREFIX: &str = "RETRYSAFE_";
 
-/// Lays the environment over a file.
-///
-/// # Errors
-///
-/// A variable whose value does not fit its setting, or whose file cannot be read.
+/// Lays the environment over a file, notes which settings it has replaced, and gives what is wrong
+/// with variables. A variable that is wrong leaves its setting as it was.
 pub(crate) fn overlay(
-    file: File,
+    file: &mut File,
     variables: &BTreeMap<String, String>,
-) -> Result<File, Vec<Complaint>> {
-    let mut table = toml::Table::try_from(&file)
-        .map_err(|error| vec![Complaint::new("", error.to_string())])?;
+    origins: &mut Origins,
+) -> Vec<Complaint> {
     let mut complaints = Vec::new();
-    let mut current = file;
+    let mut table = match toml::Table::try_from(&*file) {
+        Ok(table) => table,
+        Err(error) => return vec![Complaint::new("", error.to_string())],
+    };
     for setting in settings() {
-        let Some((variable, text)) = value_of(&setting.variable, variables, &mut complaints) else {
+        let Some((variable, text)) = value_of(&setting, variables, &mut complaints) else {
             continue;
         };
+        let origin = Origin::Variable(variable);
+        let name = setting.path();
         let mut candidate = table.clone();
         put(&mut candidate, &setting, &text);
         match candidate.clone().try_into::<File>() {
-            Ok(file) => (table, current) = (candidate, file),
-            Err(error) => complaints.push(Complaint::new(variable, error.message())),
+            Ok(replaced) => {
+                (table, *file) = (candidate, replaced);
+                origins.replace(&name, origin);
+            }
+            Err(error) => {
+                let what = error.message().to_owned();
+                complaints.push(Complaint { origin, setting: name, what });
+            }
         }
     }
-    if complaints.is_empty() { Ok(current) } else { Err(complaints) }
+    complaints
 }
+
+/// A warning for every variable that looks like ours and is none.
+pub(crate) fn warnings(variables: &BTreeMap<String, String>) -> Vec<String> {
+    let mut known: Vec<String> = settings().into_iter().map(|setting| setting.variable).collect();
+    known.extend(BY_FILE.map(|variable| format!("{variable}_FILE")));
+    known.extend(crate::args::variables());
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let ours = variables.keys().filter(|name| name.starts_with(PREFIX));
+    let unknown = ours.filter(|name| !known.contains(&name.as_str()) && !is_invented(name));
+    unknown
+        .map(|name| match source::nearest(name, &known) {
+            Some(near) => format!("{name} names no setting and is ignored; did you mean {near}?"),
+            None => {
+                format!("{name} names no setting and is ignored; see `retrysafe config schema`")
+            }
+        })
+        .collect()
+}
+
+/// Whether an orchestrator invents such a variable for each of its services, such as
+/// `X_SERVICE_HOST`, `X_SERVICE_PORT_HTTP`, `X_PORT` and `X_PORT_8080_TCP_ADDR`.
+fn is_invented(name: &str) -> bool {
+    let of_port = |(_, rest): (&str, &str)| {
+        let number = rest.strip_prefix('_').map(str::as_bytes);
+        rest.is_empty() || number.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.split_once("_PORT").is_some_and(of_port)
+}
+
+/// Settings that may hold a password and have no `…_file` setting of their own: their variables have
+/// a second form that names a file.
+const BY_FILE: [&str; 2] = ["RETRYSAFE_STORE", "RETRYSAFE_UPSTREAM"];
 
 /// A setting that the environment can reach.
 struct Setting {
@@ -48,6 +91,16 @@ struct Setting {
     table: Option<String>,
     name: String,
     kind: Kind,
+}
+
+impl Setting {
+    /// Its name in the file, such as `defaults.ttl`.
+    fn path(&self) -> String {
+        match &self.table {
+            Some(table) => format!("{table}.{}", self.name),
+            None => self.name.clone(),
+        }
+    }
 }
 
 enum Kind {
@@ -112,15 +165,15 @@ fn kind(schema: &Value) -> Option<Kind> {
 }
 
 fn value_of(
-    variable: &str,
+    setting: &Setting,
     variables: &BTreeMap<String, String>,
     complaints: &mut Vec<Complaint>,
 ) -> Option<(String, String)> {
+    let variable = &setting.variable;
     if let Some(text) = variables.get(variable) {
-        return Some((variable.to_owned(), text.clone()));
+        return Some((variable.clone(), text.clone()));
     }
-    // Tokens and secrets have a `…_file` setting of their own. These two may hold a password.
-    if !matches!(variable, "RETRYSAFE_STORE" | "RETRYSAFE_UPSTREAM") {
+    if !BY_FILE.contains(&variable.as_str()) {
         return None;
     }
     let by_file = format!("{variable}_FILE");
@@ -128,7 +181,8 @@ fn value_of(
     match std::fs::read_to_string(path) {
         Ok(text) => Some((by_file, text.trim_end_matches(['\r', '\n']).to_owned())),
         Err(error) => {
-            complaints.push(Complaint::new(by_file, format!("{path}: {error}")));
+            let (setting, what) = (setting.path(), unreadable(path, &error));
+            complaints.push(Complaint { origin: Origin::Variable(by_file), setting, what });
             None
         }
     }
@@ -174,7 +228,9 @@ mod tests {
     fn laid(pairs: &[(&str, &str)]) -> Result<File, Vec<Complaint>> {
         let variables =
             pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        overlay(File::default(), &variables)
+        let mut file = File::default();
+        let complaints = overlay(&mut file, &variables, &mut Origins::default());
+        if complaints.is_empty() { Ok(file) } else { Err(complaints) }
     }
 
     #[test]
@@ -211,7 +267,40 @@ mod tests {
             ("RETRYSAFE_DEFAULTS_KEY", "please"),
         ] {
             let told = laid(&[(variable, value)]).unwrap_err();
-            assert_eq!(told[0].setting, variable, "{told:?}");
+            assert_eq!(told[0].origin, Origin::Variable(variable.into()), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_names_nothing_draws_a_warning() {
+        let told = |name: &str| {
+            let told = warnings(&[(name.to_owned(), String::new())].into());
+            told.into_iter().next().unwrap_or_default()
+        };
+        for (variable, near) in [
+            ("RETRYSAFE_UPSTRAEM", "RETRYSAFE_UPSTREAM"),
+            ("RETRYSAFE_DEFAULT_TTL", "RETRYSAFE_DEFAULTS_TTL"),
+            ("RETRYSAFE_STORE_FILES", "RETRYSAFE_STORE_FILE"),
+            ("RETRYSAFE_CONFG", "RETRYSAFE_CONFIG"),
+        ] {
+            let told = told(variable);
+            let wanted = format!("did you mean {near}?");
+            assert!(told.starts_with(variable) && told.ends_with(&wanted), "{told}");
+        }
+        assert!(told("RETRYSAFE_COMPLETELY_DIFFERENT").contains("config schema"));
+        for silent in [
+            "RETRYSAFE_UPSTREAM",
+            "RETRYSAFE_STORE_FILE",
+            "RETRYSAFE_CONFIG",
+            "RETRYSAFE_ADMIN_URL",
+            "RETRYSAFE_ADMIN_TOKEN_FILE",
+            "RETRYSAFE_SERVICE_HOST",
+            "RETRYSAFE_ADMIN_SERVICE_PORT_METRICS",
+            "RETRYSAFE_PORT",
+            "RETRYSAFE_PORT_8080_TCP_ADDR",
+            "RETRY",
+        ] {
+            assert_eq!(told(silent), "", "{silent}");
         }
     }
 

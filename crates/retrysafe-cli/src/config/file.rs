@@ -72,7 +72,7 @@ pub(crate) struct AdminFile {
 
 /// TLS towards callers.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct TlsFile {
     /// A PEM file with the certificate chain.
     pub certificate: String,
@@ -140,48 +140,37 @@ pub(crate) struct UpkeepFile {
 
 /// How unknown outcomes are looked up at the upstream.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct ReconcileFile {
     /// What to ask: a path of the upstream, or a whole URL. `{id}`, `{fence}` and `{path}` stand for
     /// the record's.
     pub url: String,
     /// Headers to send along, such as an `Authorization` of the gateway's own.
-    #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// Where in the answer's JSON the state stands, as a JSON pointer; `/state` unless it is set.
-    #[serde(default)]
     pub pointer: Option<String>,
     /// Values there that mean it was executed; `executed` unless they are set.
-    #[serde(default)]
     pub executed: Option<Vec<String>>,
     /// Values there that mean it was not executed and cannot be any more; `not_executed` unless
     /// they are set.
-    #[serde(default)]
     pub not_executed: Option<Vec<String>>,
     /// Values there that mean it is under way; `pending` unless they are set.
-    #[serde(default)]
     pub pending: Option<Vec<String>>,
     /// Where in the answer's JSON the answer to replay stands, as a JSON pointer, in the form of the
     /// admin interface.
-    #[serde(default)]
     pub response: Option<String>,
     /// Statuses that mean the upstream does not know it; 404 unless they are set. What that proves
     /// is up to the route's `absence`.
-    #[serde(default)]
     pub absent_statuses: Option<Vec<u16>>,
     /// How long a lookup may take.
-    #[serde(default)]
     pub timeout: Option<Length>,
     /// How often unknown records that are due are looked for.
-    #[serde(default)]
     pub every: Option<Length>,
     /// How long after a record became unknown it is asked about, rising; when these are used up, a
     /// person must decide.
-    #[serde(default)]
     pub schedule: Option<Vec<Length>>,
     /// How long a record must have been seen as unknown before its absence may count as proof, by
     /// a clock that cannot leap. At least `lease` and `upstream_timeout` together.
-    #[serde(default)]
     pub settle_time: Option<Length>,
 }
 

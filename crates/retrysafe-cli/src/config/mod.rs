@@ -5,13 +5,18 @@
 
 mod environment;
 pub(crate) mod file;
+mod files;
+mod load;
+pub(crate) mod lookup;
+mod names;
+mod path;
 pub(crate) mod rules;
 pub(crate) mod source;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::{Authority, Scheme};
@@ -19,13 +24,14 @@ use http::{HeaderName, Uri};
 use ipnet::IpNet;
 use retrysafe::stores::any::{AnyError, StoreUrl};
 use retrysafe_core::fingerprint::{Pointer, Rules};
-use retrysafe_core::policy::Absence;
 
 pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, TlsFile};
+pub(crate) use files::{read_secret, unreadable};
+pub(crate) use load::{Loaded, Wrong, load, store_url};
 pub(crate) use rules::{RouteRules, ScopePart};
 pub(crate) use source::Complaint;
 
-use source::Places;
+use source::{Origin, Origins};
 
 /// Where callers connect unless something else is said.
 const LISTEN: &str = "127.0.0.1:8080";
@@ -113,71 +119,22 @@ pub(crate) struct Flags {
     pub require_key: bool,
 }
 
-/// Everything that is wrong with a configuration.
-#[derive(Debug)]
-pub(crate) struct Wrong {
-    /// The file, if there is one.
-    pub file: Option<PathBuf>,
-    pub complaints: Vec<Complaint>,
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, complaint) in self.complaints.iter().enumerate() {
-            if at > 0 {
-                f.write_str("\n")?;
-            }
-            match &self.file {
-                Some(file) => write!(f, "{}: {complaint}", file.display())?,
-                None => write!(f, "{complaint}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Wrong {}
-
-/// Reads the whole configuration, and gives it back also as the file that would say it all.
-///
-/// # Errors
-///
-/// Everything that is wrong with it.
-pub(crate) fn load(
-    flags: &Flags,
-    variables: &BTreeMap<String, String>,
-) -> Result<(Config, File), Wrong> {
-    let path = flags.config.clone().or_else(|| variables.get("RETRYSAFE_CONFIG").map(Into::into));
-    let wrong = |complaints| Wrong { file: path.clone(), complaints };
-    let (file, places) = match &path {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| wrong(vec![Complaint::new("", error.to_string())]))?;
-            source::read(&text).map_err(wrong)?
-        }
-        None => (File::default(), Places::default()),
-    };
-    let mut file = environment::overlay(file, variables).map_err(wrong)?;
-    flags.overlay(&mut file);
-    let config = resolve(&file).map_err(|complaints| wrong(places.locate(complaints)))?;
-    let whole = whole(&file, &config);
-    Ok((config, whole))
-}
-
 impl Flags {
-    fn overlay(&self, file: &mut File) {
-        for (flag, setting) in [
-            (&self.listen, &mut file.listen),
-            (&self.upstream, &mut file.upstream),
-            (&self.admin, &mut file.admin.listen),
-            (&self.store, &mut file.store),
+    fn overlay(&self, file: &mut File, origins: &mut Origins) {
+        for (said, value, setting, flag) in [
+            (&self.listen, &mut file.listen, "listen", "--listen"),
+            (&self.upstream, &mut file.upstream, "upstream", "--upstream"),
+            (&self.admin, &mut file.admin.listen, "admin.listen", "--admin"),
+            (&self.store, &mut file.store, "store", "--store"),
         ] {
-            if flag.is_some() {
-                setting.clone_from(flag);
+            if said.is_some() {
+                value.clone_from(said);
+                origins.replace(setting, Origin::Flag(flag));
             }
         }
         if self.require_key {
             file.defaults.key = Some(file::KeyRule::Required);
+            origins.replace("defaults.key", Origin::Flag("--require-key"));
         }
     }
 }
@@ -197,27 +154,45 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     for (at, table) in file.route.iter().enumerate() {
         let at = format!("route[{at}]");
         match &table.path {
-            Some(path) if path.starts_with('/') => {}
             Some(path) => {
-                let what = format!("{path:?} does not begin with a slash");
-                wrong.push(Complaint::new(format!("{at}.path"), what));
+                let what = path::check(path).err();
+                wrong.extend(what.map(|what| Complaint::new(format!("{at}.path"), what)));
             }
-            None => wrong.push(Complaint::new(&at, "a route needs a path")),
+            None => {
+                wrong
+                    .push(Complaint::new(format!("{at}.path"), "is not set: a route needs a path"));
+            }
         }
         let settings = rules::route(table, &default_settings, &at, &mut wrong);
         routes.push(rules::rules(&settings, &fingerprint, &at, has_jwt, &mut wrong));
     }
     if let Some(reconcile) = &file.reconcile {
+        wrong.extend(lookup::complaints(reconcile));
         for route in routes.iter().chain([&defaults]) {
-            wrong.extend(unripe(reconcile, route));
+            wrong.extend(lookup::unripe(reconcile, route));
         }
     }
-    if file.head_time_max.is_some_and(|length| length.0.is_zero()) {
-        wrong.push(Complaint::new("head_time_max", "must be longer than nothing"));
+    for (setting, length) in [
+        ("head_time_max", file.head_time_max),
+        ("upkeep.sweep_every", file.upkeep.sweep_every),
+        ("upkeep.reap_every", file.upkeep.reap_every),
+    ] {
+        if length.is_some_and(|length| length.0.is_zero()) {
+            wrong.push(Complaint::new(setting, "must be longer than nothing"));
+        }
     }
-    let store = store(file.store.as_deref().unwrap_or(STORE), &mut wrong);
-    if let Err((at, what)) = crate::gateway::route::check(&routes) {
-        wrong.push(Complaint::new(format!("route[{at}].path"), what));
+    let store = store(file, &mut wrong);
+    if let Some(store) = &store {
+        wrong.extend(rules::too_large(&default_settings, store, "defaults"));
+        for (at, table) in file.route.iter().enumerate() {
+            wrong.extend(rules::too_large(table, store, &format!("route[{at}]")));
+        }
+    }
+    for (at, what) in crate::gateway::route::check(&routes) {
+        let setting = format!("route[{at}].path");
+        if wrong.iter().all(|complaint| complaint.setting != setting) {
+            wrong.push(Complaint::new(setting, what));
+        }
     }
     let (Some(listen), Some(upstream), Some(store), true) =
         (listen, upstream, store, wrong.is_empty())
@@ -252,21 +227,6 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     })
 }
 
-/// What is wrong with the settle time of a route on which an absence is proof: its owner may send
-/// until its lease ends, and what it sent is on its way for as long as the upstream may take.
-fn unripe(reconcile: &ReconcileFile, route: &RouteRules) -> Option<Complaint> {
-    let needed = route.policy.lease.saturating_add(route.upstream_timeout);
-    let is_short = route.policy.absence == Absence::Proof && reconcile.settle_time() < needed;
-    is_short.then(|| {
-        let what = format!(
-            "is shorter than `lease` and `upstream_timeout` together ({needed:?}) on {}, where an absence \
-             is proof: a request that may still arrive would be run again",
-            route.path
-        );
-        Complaint::new("reconcile.settle_time", what)
-    })
-}
-
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -280,7 +240,8 @@ fn address(text: &str, setting: &str, wrong: &mut Vec<Complaint>) -> Option<Sock
     found
 }
 
-fn store(url: &str, wrong: &mut Vec<Complaint>) -> Option<StoreUrl> {
+fn store(file: &File, wrong: &mut Vec<Complaint>) -> Option<StoreUrl> {
+    let url = file.store.as_deref().unwrap_or(STORE);
     url.parse()
         .map_err(|error: AnyError| wrong.push(Complaint::new("store", error.to_string())))
         .ok()
@@ -322,7 +283,7 @@ fn admin(file: &File, wrong: &mut Vec<Complaint>) -> Option<Admin> {
             None
         }
         (Some(token), None) => Some(token.clone()),
-        (None, Some(path)) => match read_secret(Path::new(path)) {
+        (None, Some(path)) => match read_secret(path) {
             Ok(token) => Some(token),
             Err(what) => {
                 wrong.push(Complaint::new("admin.token_file", what));
@@ -331,18 +292,27 @@ fn admin(file: &File, wrong: &mut Vec<Complaint>) -> Option<Admin> {
         },
         (None, None) => None,
     };
-    if token.as_ref().is_some_and(String::is_empty) {
-        wrong.push(Complaint::new("admin.token", "is empty"));
-    }
+    let setting = if file.admin.token.is_some() { "admin.token" } else { "admin.token_file" };
+    let what = token.as_deref().and_then(weak_token);
+    wrong.extend(what.map(|what| Complaint::new(setting, what)));
     let listen = address(listen, "admin.listen", wrong)?;
     Some(Admin { listen, token: token.map(Secret) })
 }
 
-/// A secret from a file, without the line end that editors add.
-pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path)
-        .map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
-        .map_err(|error| format!("{}: {error}", path.display()))
+/// The fewest characters of an admin token: 16 random letters and digits cannot be guessed through a
+/// network.
+const TOKEN_CHARS_MIN: usize = 16;
+
+/// Why a text cannot serve as the admin token.
+fn weak_token(token: &str) -> Option<String> {
+    if token.chars().any(|c| !c.is_ascii_graphic()) {
+        return Some("has a space or a letter that is not ASCII; no header can carry it".into());
+    }
+    (token.len() < TOKEN_CHARS_MIN).then(|| {
+        format!(
+            "is shorter than {TOKEN_CHARS_MIN} characters; make one with `openssl rand -hex 16`"
+        )
+    })
 }
 
 fn networks(list: Option<&[String]>, wrong: &mut Vec<Complaint>) -> Vec<IpNet> {
@@ -364,7 +334,11 @@ fn fingerprint(file: &file::FingerprintFile, wrong: &mut Vec<Complaint>) -> Rule
     let mut rules = Rules::default();
     for name in file.headers.iter().flatten() {
         match HeaderName::from_bytes(name.as_bytes()) {
-            Ok(name) => rules = rules.header(name),
+            Ok(name) => {
+                let what = names::unfit_as_meaning(&name);
+                wrong.extend(what.map(|what| Complaint::new("fingerprint.headers", what)));
+                rules = rules.header(name);
+            }
             Err(_) => {
                 let what = format!("{name:?} is not a header name");
                 wrong.push(Complaint::new("fingerprint.headers", what));

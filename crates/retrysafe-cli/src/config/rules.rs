@@ -3,15 +3,21 @@
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
+use retrysafe::stores::any::StoreUrl;
 use retrysafe_core::Policy;
 use retrysafe_core::fingerprint::Rules;
 use retrysafe_core::policy::{KeyRule, OnServerError, OnStoreError};
+use retrysafe_core::units::show_size;
 
 use super::file::{self, Length, RouteSettings, Size};
+use super::names;
 use super::source::Complaint;
 
 /// How long the upstream may take unless a route says otherwise.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The header of the key.
+const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The label of requests that no `[[route]]` names.
 pub(crate) const EVERYWHERE: &str = "/{*rest}";
@@ -187,7 +193,12 @@ pub(crate) fn rules(
     policy.retryable_statuses = statuses;
     if let Some(name) = &complete.replay_marker {
         match HeaderName::from_bytes(name.as_bytes()) {
-            Ok(name) => policy.replay_marker = name,
+            Ok(name) => {
+                if let Some(what) = names::unfit_as_marker(&name, &KEY_HEADER) {
+                    complain("replay_marker", what);
+                }
+                policy.replay_marker = name;
+            }
             Err(_) => complain("replay_marker", format!("{name:?} is not a header name")),
         }
     }
@@ -197,7 +208,14 @@ pub(crate) fn rules(
             Ok(ScopePart::Claim(_)) if !has_jwt => {
                 complain("scope", format!("{text:?} needs a [jwt] table to verify tokens with"));
             }
-            Ok(part) => scope.push(part),
+            Ok(part) => {
+                if let ScopePart::Header(name) = &part
+                    && let Some(what) = names::unfit_as_scope(name, &KEY_HEADER)
+                {
+                    complain("scope", what);
+                }
+                scope.push(part);
+            }
             Err(what) => complain("scope", what),
         }
     }
@@ -205,10 +223,13 @@ pub(crate) fn rules(
         complain("scope", "names nobody; use const:TEXT if all callers are one".into());
     }
     copy(complete, &mut policy);
+    let upstream_timeout = complete.upstream_timeout.map_or(UPSTREAM_TIMEOUT, |length| length.0);
     for (setting, wrong, what) in [
         ("lease", policy.lease.is_zero(), "must be longer than nothing"),
         ("lease_max", policy.lease_max < policy.lease, "must be at least `lease`"),
         ("ttl", policy.ttl.is_zero(), "must be longer than nothing"),
+        ("request_time_max", policy.request_time_max.is_zero(), "must be longer than nothing"),
+        ("upstream_timeout", upstream_timeout.is_zero(), "must be longer than nothing"),
         ("key_chars_min", policy.key_chars_min > 255, "keys have at most 255 characters"),
     ] {
         if wrong {
@@ -219,8 +240,19 @@ pub(crate) fn rules(
         path: complete.path.clone().unwrap_or_else(|| EVERYWHERE.into()),
         policy,
         scope,
-        upstream_timeout: complete.upstream_timeout.map_or(UPSTREAM_TIMEOUT, |length| length.0),
+        upstream_timeout,
     }
+}
+
+/// What is wrong with a table that would keep larger answers than its store can hold: they would be
+/// executed, and could never be settled.
+pub(crate) fn too_large(table: &RouteSettings, store: &StoreUrl, at: &str) -> Option<Complaint> {
+    let Size(bytes) = table.response_bytes_max?;
+    let most = store.answer_bytes_max();
+    (bytes > most).then(|| {
+        let what = format!("is more than this store can hold in one record, {}", show_size(most));
+        Complaint::new(format!("{at}.response_bytes_max"), what)
+    })
 }
 
 /// Copies the settings that need no check.

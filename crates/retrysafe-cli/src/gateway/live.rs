@@ -3,7 +3,6 @@
 //! Everything that a reload may exchange, in one piece: a request takes it once and sees one
 //! configuration from its beginning to its end.
 
-use std::io;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
@@ -14,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use super::connect::Connector;
 use super::jwt::Verifier;
 use super::route::Routes;
-use crate::config::{Config, TlsFile};
+use crate::config::{self, Complaint, Config, TlsFile};
 
 /// What holds right now.
 pub(crate) struct Live {
@@ -34,27 +33,62 @@ impl Live {
     ///
     /// If one of its files cannot be read or used.
     pub(crate) fn new(config: Config) -> Result<Self, String> {
-        let tls = config.tls.as_ref().map(acceptor).transpose();
-        let tls = tls.map_err(|error| format!("tls: {error}"))?;
+        let tls = config.tls.as_ref().map(acceptor).transpose().map_err(in_one)?;
         let connector = Connector::new(&config.upstream, config.authorities.as_deref())
-            .map_err(|error| format!("upstream_tls: {error}"))?;
-        let verifier = config.jwt.as_ref().map(Verifier::new).transpose()?;
+            .map_err(|error| format!("upstream: {error}"))?;
+        let verifier = config.jwt.as_ref().map(Verifier::new).transpose().map_err(in_one)?;
         let routes = Routes::new(&config);
         let published = super::wellknown::document(&routes);
         Ok(Self { config, routes, connector, verifier, tls, published })
     }
 }
 
-fn acceptor(tls: &TlsFile) -> io::Result<TlsAcceptor> {
-    let certificates = CertificateDer::pem_file_iter(&tls.certificate)
-        .map_err(io::Error::other)?
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(io::Error::other)?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(io::Error::other)?;
-    let mut server = ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(certificates, key)
-        .map_err(io::Error::other)?;
+fn in_one(complaints: Vec<Complaint>) -> String {
+    complaints.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// TLS towards callers.
+///
+/// # Errors
+///
+/// What is wrong with its files.
+pub(crate) fn acceptor(tls: &TlsFile) -> Result<TlsAcceptor, Vec<Complaint>> {
+    let (certificates, key) = match (certificates(&tls.certificate), private_key(&tls.key)) {
+        (Ok(certificates), Ok(key)) => (certificates, key),
+        (certificates, key) => {
+            return Err(certificates.err().into_iter().chain(key.err()).collect());
+        }
+    };
+    let server = ServerConfig::builder().with_no_client_auth().with_single_cert(certificates, key);
+    let mut server = server.map_err(|error| {
+        let what = format!("does not fit the certificate {}: {error}", tls.certificate);
+        vec![Complaint::new("tls.key", what)]
+    })?;
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(server)))
+}
+
+fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, Complaint> {
+    let pem = read("tls.certificate", path)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match read {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        Ok(_) | Err(_) => {
+            let what = format!("{path} holds no certificates in PEM form");
+            Err(Complaint::new("tls.certificate", what))
+        }
+    }
+}
+
+fn private_key(path: &str) -> Result<PrivateKeyDer<'static>, Complaint> {
+    let pem = read("tls.key", path)?;
+    PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|_| Complaint::new("tls.key", format!("{path} holds no private key in PEM form")))
+}
+
+fn read(setting: &str, path: &str) -> Result<Vec<u8>, Complaint> {
+    if path.is_empty() {
+        return Err(Complaint::new(setting, "is not set: name a PEM file"));
+    }
+    std::fs::read(path).map_err(|error| Complaint::new(setting, config::unreadable(path, &error)))
 }

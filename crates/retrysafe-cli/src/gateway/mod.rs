@@ -20,7 +20,7 @@ mod connect;
 mod courier;
 mod front;
 mod headers;
-mod jwt;
+pub(crate) mod jwt;
 pub(crate) mod listen;
 pub(crate) mod live;
 mod path;

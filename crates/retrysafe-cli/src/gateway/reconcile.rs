@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::Gateway;
 use super::connect::Connector;
 use crate::admin::Given;
-use crate::config::{self, ReconcileFile};
+use crate::config::{ReconcileFile, lookup};
 
 /// The largest answer that is read: an answer to replay may stand in it.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
@@ -64,16 +64,17 @@ impl<S: Store> HttpLookup<S> {
     ///
     /// What is wrong with the table.
     pub(crate) fn new(settings: &ReconcileFile, gateway: Arc<Gateway<S>>) -> Result<Self, String> {
-        let (elsewhere, template) = match settings.url.starts_with('/') {
-            true => (None, settings.url.clone()),
-            false => {
-                let (base, path) = split(&settings.url)?;
+        let (base, template) =
+            lookup::split(&settings.url).map_err(|what| format!("reconcile.url: {what}"))?;
+        let elsewhere = match base {
+            None => None,
+            Some(base) => {
                 let authorities = gateway.live.load().config.authorities.clone();
                 let connector = Connector::new(&base, authorities.as_deref())
                     .map_err(|error| format!("reconcile.url: {error}"))?;
                 let host = HeaderValue::from_str(base.authority.as_str())
                     .map_err(|error| format!("reconcile.url: {error}"))?;
-                (Some((connector, host)), path)
+                Some((connector, host))
             }
         };
         let headers = settings.headers.iter().map(|(name, value)| {
@@ -190,18 +191,6 @@ impl Meaning {
     }
 }
 
-/// A URL's server and the rest of it. The rest holds placeholders, so it is no URL yet.
-fn split(url: &str) -> Result<(config::Upstream, String), String> {
-    let end = url.find("://").and_then(|at| {
-        let rest = url.get(at + 3..)?;
-        rest.find('/').map(|slash| at + 3 + slash)
-    });
-    let (base, path) = url.split_at(end.unwrap_or(url.len()));
-    let path = if path.is_empty() { "/" } else { path };
-    let base = config::server(base).ok_or("reconcile.url: neither a path nor a URL")?;
-    Ok((base, path.to_owned()))
-}
-
 fn filled(template: &str, record: &Record) -> String {
     let path = template
         .replace("{id}", &record.id.to_string())
@@ -255,13 +244,5 @@ mod tests {
         assert_eq!((answer.status.as_u16(), &answer.body[..]), (201, &b"{}"[..]));
         let broken = r#"{"payment":{"status":"paid"},"answer":{"status":"x"}}"#;
         assert!(matches!(says(200, broken), Says::Executed(Answer::NotKept { .. })));
-    }
-
-    #[test]
-    fn urls_are_split_before_their_placeholders() {
-        let (base, path) = split("https://api.test:8443/by-id/{id}?f={fence}").unwrap();
-        assert_eq!((base.authority.as_str(), base.port, base.tls), ("api.test:8443", 8443, true));
-        assert_eq!(path, "/by-id/{id}?f={fence}");
-        assert!(split("ftp://x/y").is_err() && split("x/y").is_err());
     }
 }

@@ -7,7 +7,7 @@
 //! little.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -137,16 +137,34 @@ impl Route {
 }
 
 /// Says what is wrong with the paths of a list of routes, and with which of them.
-pub(crate) fn check(routes: &[RouteRules]) -> Result<(), (usize, String)> {
-    match build(routes).1 {
-        Some(wrong) => Err(wrong),
-        None => Ok(()),
+pub(crate) fn check(routes: &[RouteRules]) -> BTreeSet<(usize, String)> {
+    let (routers, mut wrong) = build(routes);
+    for (at, route) in routes.iter().enumerate() {
+        if wrong.iter().all(|(other, _)| *other != at)
+            && let Err(why) = reach(route, &routers)
+        {
+            wrong.insert((at, format!("{:?} guards no request: {why}", route.path)));
+        }
+    }
+    wrong
+}
+
+/// Looks for the requests that a route is meant for.
+fn reach(route: &RouteRules, routers: &Routers) -> Result<(), &'static str> {
+    let path = sample(&route.path)?;
+    let readings = path::read(&path)?;
+    let mut routers = route.policy.methods.iter().filter_map(|method| routers.get(method));
+    match routers.all(|router| router.at(&readings.plain).is_ok()) {
+        true => Ok(()),
+        false => {
+            Err("requests are read without what it writes, such as %2D for - or a second slash")
+        }
     }
 }
 
-/// Builds the routers, and says what is wrong first.
-fn build(routes: &[RouteRules]) -> (Routers, Option<(usize, String)>) {
-    let mut wrong = Vec::new();
+/// Builds the routers, and says what is wrong.
+fn build(routes: &[RouteRules]) -> (Routers, BTreeSet<(usize, String)>) {
+    let mut wrong = BTreeSet::new();
     let mut tables: HashMap<&Method, BTreeMap<(Rank, String), usize>> = HashMap::new();
     for (at, route) in routes.iter().enumerate() {
         for method in &route.policy.methods {
@@ -158,7 +176,7 @@ fn build(routes: &[RouteRules]) -> (Routers, Option<(usize, String)>) {
                         free.insert(at);
                     }
                     Entry::Occupied(taken) if is_written && *taken.get() != at => {
-                        wrong.push((at, "another route has the same path and method".to_owned()));
+                        wrong.insert((at, "another route has the same path and method".to_owned()));
                     }
                     Entry::Occupied(_) => {}
                 }
@@ -173,11 +191,25 @@ fn build(routes: &[RouteRules]) -> (Routers, Option<(usize, String)>) {
             if let Err(error) = router.insert(pattern, at)
                 && rank == Rank::Written
             {
-                wrong.push((at, error.to_string()));
+                wrong.insert((at, error.to_string()));
             }
         }
     }
-    (routers, wrong.into_iter().min())
+    (routers, wrong)
+}
+
+/// A path that a request for this route could have.
+fn sample(path: &str) -> Result<String, &'static str> {
+    let mut out = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (_, after) = after.split_once('}').ok_or("a brace is not closed")?;
+        out.push_str(before);
+        out.push_str("0-sample-0");
+        rest = after;
+    }
+    out.push_str(rest);
+    Ok(out)
 }
 
 /// Which spelling counts where two routes share one: the first.

@@ -20,7 +20,7 @@ use super::live::Live;
 use super::request_log::RequestLog;
 use super::upkeep;
 use crate::admin::{self, Admin};
-use crate::config::{self, Config, Flags, Secret};
+use crate::config::{self, Config, Flags, Loaded, Secret};
 use crate::report;
 use crate::telemetry;
 
@@ -39,14 +39,20 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// Whatever kept it from starting; or that requests were still running when patience ended.
 pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<(), Failure> {
-    let (config, _) = config::load(flags, variables)?;
+    let Loaded { config, warnings, .. } = config::load(flags, variables)?;
     let format = telemetry::start(&config.log)?;
+    warn(&warnings);
     let metrics = telemetry::metrics()?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let log = config.log.requests.then(|| RequestLog::start(format));
     let ended = runtime.block_on(async {
-        let reload = || config::load(flags, variables).map(|(config, _)| config);
+        let reload = || {
+            config::load(flags, variables).map(|Loaded { config, warnings, .. }| {
+                warn(&warnings);
+                config
+            })
+        };
         let request_log = log.as_ref().map(|(log, _)| log.clone());
         // Nobody is served before the store is read and verified.
         let store = AnyStore::open(&config.store).await;
@@ -59,6 +65,13 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
         let _ = writer.join();
     }
     ended
+}
+
+/// Says what is most likely not meant.
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
 }
 
 async fn run<S: Store>(

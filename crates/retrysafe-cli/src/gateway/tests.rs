@@ -58,7 +58,8 @@ impl House {
         let executions = Arc::new(AtomicU64::new(0));
         let upstream = upstream(Arc::clone(&executions)).await;
         let toml = format!("upstream = \"http://{upstream}\"\nthreads = 1\n{toml}");
-        let (file, _) = source::read(&toml).unwrap();
+        let source::Source { file, complaints, .. } = source::read(&toml);
+        assert_eq!(complaints, [], "the configuration of the test");
         let live = Live::new(config::resolve(&file).unwrap()).unwrap();
         let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), None));
         let tending = upkeep::start(&gateway).unwrap();
@@ -252,7 +253,7 @@ async fn without_a_store_nothing_runs_and_only_readiness_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_over_http2_that_vanished_is_let_go() {
-    let (file, _) = source::read("upstream = \"http://127.0.0.1:1\"\n").unwrap();
+    let file = source::read("upstream = \"http://127.0.0.1:1\"\n").file;
     let live = Live::new(config::resolve(&file).unwrap()).unwrap();
     let gateway = Gateway::new(live, Arc::new(MemoryStore::default()), None);
     let worker = Arc::new(Worker::new(Arc::new(gateway)));

@@ -19,15 +19,58 @@ fn everything_wrong_is_named_with_its_place() {
         ("[defaults]\nttl = \"36501d\"\n", vec!["line 3, column 7", "longer than 36500d"]),
         ("[upkeep]\nreap_every = \"9999999h\"\n", vec!["line 3", "longer than 36500d"]),
         ("[[route]]\npath = \"pay\"\n", vec!["line 3", "slash"]),
-        ("[[route]]\nkey = \"required\"\n", vec!["needs a path"]),
+        ("[[route]]\nkey = \"required\"\n", vec!["line 2", "route[0].path", "needs a path"]),
+        ("[[route]]\npath = \"/v1/*\"\n", vec!["line 3", "route[0].path", "/v1/*", "{*rest}"]),
+        ("[[route]]\npath = \"/o/:id\"\n", vec!["line 3", "route[0].path", "/o/:id", "{id}"]),
+        ("[[route]]\npath = \"/%70ay\"\n", vec!["line 3", "guards no request"]),
+        ("[[route]]\npath = \"/a//b\"\n", vec!["line 3", "guards no request"]),
+        ("[route]\npath = \"/a\"\n", vec!["line 2", "[[route]]"]),
         ("[[route]]\npath = \"/a\"\n[[route]]\npath = \"/A\"\n", vec!["line 5", "same path"]),
         ("[defaults]\nmethods = [\"GET\"]\n", vec!["safe method"]),
         ("[defaults]\nscope = [\"jwt:sub\"]\n", vec!["[jwt]"]),
         ("[defaults]\nscope = [\"planet\"]\n", vec!["planet", "credential"]),
         ("[defaults]\nstrict = true\nkey = \"optional\"\n", vec!["line 4", "contradicts"]),
         ("[defaults]\nlease = \"5s\"\nlease_max = \"1s\"\n", vec!["line 4", "at least `lease`"]),
-        ("[admin]\ntoken_file = \"/nonexistent\"\n", vec!["/nonexistent"]),
-        ("[tls]\ncertificate = \"/nonexistent\"\nkey = \"x\"\n", vec!["tls"]),
+        ("[defaults]\nscope = [\"header:idempotency-key\"]\n", vec!["line 3", "is the key"]),
+        ("[defaults]\nscope = [\"header:x-request-id\"]\n", vec!["line 3", "every attempt"]),
+        ("[defaults]\nreplay_marker = \"content-length\"\n", vec!["line 3", "meaning of its own"]),
+        ("[[route]]\npath = \"/a\"\nreplay_marker = \"host\"\n", vec!["line 4", "route[0].replay"]),
+        ("[defaults]\nresponse_bytes_max = \"64MiB\"\n", vec!["line 3", "can hold", "63MiB"]),
+        ("[[route]]\npath = \"/a\"\nresponse_bytes_max = \"1GiB\"\n", vec!["line 4", "63MiB"]),
+        ("[defaults]\nupstream_timeout = \"0s\"\n", vec!["line 3", "longer than nothing"]),
+        ("[upkeep]\nsweep_every = \"0s\"\n", vec!["line 3", "longer than nothing"]),
+        ("[fingerprint]\nheaders = [\"Date\"]\n", vec!["line 3", "every attempt"]),
+        ("[reconcile]\nurl = \"/lookup\"\n", vec!["line 3", "reconcile.url", "no {id}"]),
+        ("[reconcile]\nurl = \"/l/{key}\"\n", vec!["line 3", "there is no {key}", "{fence}"]),
+        ("[reconcile]\nevery = \"1m\"\n", vec!["line 2", "reconcile.url", "is not set"]),
+        ("[admin]\ntoken = \"short\"\n", vec!["line 3", "16 characters", "openssl"]),
+        ("[admin]\ntoken = \"sixteen letters!\"\n", vec!["line 3", "a space"]),
+        (
+            "[admin]\ntoken_file = \"/nonexistent\"\n",
+            vec!["line 3", "`admin.token_file`: cannot read /nonexistent: no such file"],
+        ),
+        (
+            "[tls]\ncertificate = \"/nonexistent\"\nkey = \"/missing\"\n",
+            vec![
+                "line 3",
+                "`tls.certificate`: cannot read /nonexistent: no such file",
+                "line 4",
+                "`tls.key`: cannot read /missing: no such file",
+            ],
+        ),
+        (
+            "[tls]\ncertificate = \"c.toml\"\n",
+            vec!["c.toml holds no cert", "`tls.key`: is not set"],
+        ),
+        ("[upstream_tls]\nauthorities = \"/nonexistent\"\n", vec!["line 3", "no such file"]),
+        (
+            "[jwt]\nalgorithms = [\"HS256\"]\nsecret = \"short\"\n",
+            vec!["line 4", "jwt.secret", "32 bytes", "openssl"],
+        ),
+        (
+            "[jwt]\nalgorithms = [\"RS256\"]\npublic_key_file = \"/nonexistent\"\n",
+            vec!["line 4", "`jwt.public_key_file`: cannot read /nonexistent: no such file"],
+        ),
         (
             "[reconcile]\nurl = \"/l/{id}\"\nsettle_time = \"89s\"\n[defaults]\nabsence = \"proof\"\n",
             vec!["line 4", "settle_time", "90s", "/{*rest}"],
@@ -55,6 +98,72 @@ fn everything_wrong_is_named_with_its_place() {
 }
 
 #[test]
+fn one_check_names_everything_that_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "listen = 8080\nh2c = \"perhaps\"\nthreds = 3\nupstream = = \"x\"\n\
+                [defaults]\nttl = \"soon\"\nmode = \"perhaps\"\nreplay_marker = \"content-length\"\n\
+                scope = [\"header:idempotency-key\", \"planet\"]\nresponse_bytes_max = \"70MiB\"\n\
+                [[route]]\npath = \"/v1/*\"\n[[route]]\npath = \"/o/:id\"\nkey = \"please\"\n\
+                [tls]\ncertificate = \"/nonexistent\"\nkey = \"/missing\"\n\
+                [jwt]\nalgorithms = [\"HS256\"]\nsecret = \"short\"\n\
+                [reconcile]\nurl = \"/lookup\"\n";
+    std::fs::write(folder.path().join("c.toml"), file).unwrap();
+    let variables = [("RETRYSAFE_UPKEEP_SWEEP_EVERY", "often"), ("RETRYSAFE_DEFAULTS_LEASE", "0s")];
+    let arguments = ["config", "check", "--config", "c.toml", "--admin", "nowhere"];
+    let (code, _, told) = program_with(&arguments, folder.path(), &variables);
+    assert_eq!(code, 1, "{told}");
+    for wanted in [
+        "c.toml: line 1, column 10: `listen`",
+        "c.toml: line 2, column 7: `h2c`",
+        "c.toml: line 3, column 1: `threds`: there is no such setting; did you mean `threads`?",
+        "c.toml: line 4,",
+        "c.toml: line 6, column 7: `defaults.ttl`",
+        "c.toml: line 7, column 8: `defaults.mode`",
+        "c.toml: line 8, column 1: `defaults.replay_marker`",
+        "c.toml: line 9, column 1: `defaults.scope`: idempotency-key",
+        "c.toml: line 9, column 1: `defaults.scope`: \"planet\"",
+        "c.toml: line 10, column 1: `defaults.response_bytes_max`",
+        "c.toml: line 12, column 1: `route[0].path`",
+        "c.toml: line 14, column 1: `route[1].path`",
+        "c.toml: line 15, column 7: `route[1].key`",
+        "c.toml: line 17, column 1: `tls.certificate`: cannot read /nonexistent: no such file",
+        "c.toml: line 18, column 1: `tls.key`: cannot read /missing: no such file",
+        "c.toml: line 21, column 1: `jwt.secret`",
+        "c.toml: line 23, column 1: `reconcile.url`",
+        "RETRYSAFE_UPKEEP_SWEEP_EVERY: `upkeep.sweep_every`",
+        "RETRYSAFE_DEFAULTS_LEASE: `defaults.lease`",
+        "--admin: `admin.listen`",
+    ] {
+        assert!(told.contains(wanted), "lacks {wanted:?}:\n{told}");
+    }
+    // What was wrong is not said to be missing as well.
+    assert_eq!(told.matches("`listen`").count(), 1, "{told}");
+    assert!(!told.contains("`upstream`: is not set"), "{told}");
+}
+
+#[test]
+fn a_variable_that_names_no_setting_draws_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |variables: &[(&str, &str)]| {
+        let arguments = ["config", "check", "--upstream", "http://127.0.0.1:1"];
+        let (code, _, err) = program_with(&arguments, folder.path(), variables);
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    let told = check(&[("RETRYSAFE_DEFAULT_TTL", "1h"), ("RETRYSAFE_STROE", "memory:")]);
+    assert!(told.contains("RETRYSAFE_DEFAULT_TTL") && told.contains("RETRYSAFE_DEFAULTS_TTL"));
+    assert!(told.contains("RETRYSAFE_STROE") && told.contains("did you mean RETRYSAFE_STORE?"));
+    let told = check(&[
+        ("RETRYSAFE_SERVICE_HOST", "10.0.0.1"),
+        ("RETRYSAFE_SERVICE_PORT_HTTP", "8080"),
+        ("RETRYSAFE_PORT", "tcp://10.0.0.1:8080"),
+        ("RETRYSAFE_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("RETRYSAFE_DEFAULTS_TTL", "1h"),
+    ]);
+    assert!(!told.contains("RETRYSAFE_"), "{told}");
+}
+
+#[test]
 fn the_example_of_the_documentation_is_valid_and_complete() {
     let page = include_str!("../../../../docs/config.md");
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
@@ -79,7 +188,7 @@ fn flags_win_over_environment_over_file() {
     std::fs::write(
         folder.path().join("c.toml"),
         "upstream = \"http://file:1\"\nlisten = \"127.0.0.1:1001\"\nstore = \"disk:./file\"\n\
-         [admin]\ntoken = \"hidden-token\"\n[defaults]\nttl = \"1h\"\n",
+         [admin]\ntoken = \"hidden-token-of-an-operator\"\n[defaults]\nttl = \"1h\"\n",
     )
     .unwrap();
     let print = |more: &[&str], variables: &[(&str, &str)]| {
@@ -100,7 +209,7 @@ fn flags_win_over_environment_over_file() {
     assert_eq!(shown["defaults"]["ttl"].as_str(), Some("2h"));
     assert_eq!(shown["defaults"]["key"].as_str(), Some("required"));
     assert_eq!(shown["defaults"]["lease"].as_str(), Some("1m"), "defaults are shown too");
-    assert!(!shown.to_string().contains("hidden-token"));
+    assert!(!shown.to_string().contains("hidden-token-of-an-operator"));
     let shown = print(&["--config", "c.toml"], &[]);
     assert_eq!(shown["upstream"].as_str(), Some("http://file:1"));
     assert_eq!(shown["defaults"]["ttl"].as_str(), Some("1h"));

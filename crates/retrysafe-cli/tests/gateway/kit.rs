@@ -357,7 +357,7 @@ pub(crate) fn send(address: SocketAddr, bytes: &[u8]) -> Message {
 
 // ------------------------------------------------------------------ gateway
 
-pub(crate) const TOKEN: &str = "test-token";
+pub(crate) const TOKEN: &str = "token-of-the-tests";
 
 /// `retrysafe serve` as a child.
 pub(crate) struct Gateway {

@@ -100,6 +100,19 @@ impl FromStr for StoreUrl {
     }
 }
 
+impl StoreUrl {
+    /// The largest body of an answer that such a store can keep.
+    pub fn answer_bytes_max(&self) -> usize {
+        match self {
+            Self::Memory => usize::MAX,
+            #[cfg(feature = "disk")]
+            Self::Disk { .. } => super::disk::ANSWER_BYTES_MAX,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => super::postgres::ANSWER_BYTES_MAX,
+        }
+    }
+}
+
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -70,6 +70,10 @@ use super::clock::Clock;
 /// and each is an open file.
 pub const SEGMENT_BYTES: u32 = 64 << 20;
 
+/// The largest body of an answer that a store with segments of [`SEGMENT_BYTES`] can keep. A record
+/// lies in one segment, and a mebibyte is left for everything else of it: headers, path, timeline.
+pub const ANSWER_BYTES_MAX: usize = (SEGMENT_BYTES as usize) - (1 << 20);
+
 /// The shortest segment that makes sense.
 const SEGMENT_BYTES_MIN: u32 = 4 << 10;
 

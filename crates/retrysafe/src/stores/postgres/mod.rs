@@ -77,6 +77,10 @@ use tokio::time::Instant;
 /// How many connections carry writes. One flushes while the other fills; a third gained nothing.
 const WRITERS: usize = 2;
 
+/// The largest body of an answer that is kept. A value of the server may have a gibibyte; but an
+/// operation has its deadline, five seconds unless the URL says otherwise, and that is for half of it.
+pub const ANSWER_BYTES_MAX: usize = 63 << 20;
+
 /// A store of records in PostgreSQL. Clones share their connections.
 #[derive(Clone)]
 pub struct PostgresStore {

@@ -1,0 +1,136 @@
+//! How do file, environment and command line become one configuration?
+//!
+//! A flag wins over a variable, and that over the file. Whatever is wrong is collected on the way, so
+//! that one reading names all of it: what the text says wrongly, what does not fit together, and the
+//! files that cannot be used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+
+use retrysafe::stores::any::StoreUrl;
+
+use super::source::{self, Complaint, Origin, Source};
+use super::{Config, File, Flags, environment, files, resolve};
+use crate::args::CONFIG_VARIABLE;
+
+/// A configuration that was read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub config: Config,
+    /// The file that would say all of it, with secrets blotted out.
+    pub whole: File,
+    /// What is not wrong, and yet most likely not meant.
+    pub warnings: Vec<String>,
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    /// The file, if there is one.
+    file: Option<PathBuf>,
+    complaints: Vec<Complaint>,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, complaint) in self.complaints.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            match (&self.file, &complaint.origin) {
+                (Some(file), Origin::Nobody | Origin::File(..)) => {
+                    write!(f, "{}: {complaint}", file.display())?;
+                }
+                (Some(_), Origin::Variable(_) | Origin::Flag(_)) | (None, _) => {
+                    write!(f, "{complaint}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// Reads the whole configuration.
+///
+/// # Errors
+///
+/// Everything that is wrong with it.
+pub(crate) fn load(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<Loaded, Wrong> {
+    let path = path(flags, variables);
+    let source = gather(flags, variables)?;
+    let resolved = resolve(&source.file);
+    let mut found = resolved.as_ref().err().cloned().unwrap_or_default();
+    found.extend(files::complaints(&source.file));
+    let complaints = together(source.complaints, source.origins.locate(found), source.has_gaps);
+    match resolved {
+        Ok(config) if complaints.is_empty() => {
+            let whole = super::whole(&source.file, &config);
+            Ok(Loaded { config, whole, warnings: environment::warnings(variables) })
+        }
+        Ok(_) | Err(_) => Err(Wrong { file: path, complaints }),
+    }
+}
+
+/// Reads where records are kept, and nothing else: whoever looks after a store needs no upstream, and
+/// no certificate.
+///
+/// # Errors
+///
+/// What is wrong with the text of the file, with a variable, or with this setting.
+pub(crate) fn store_url(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+) -> Result<StoreUrl, Wrong> {
+    let source = gather(flags, variables)?;
+    let mut found = Vec::new();
+    let store = super::store(&source.file, &mut found);
+    let complaints = together(source.complaints, source.origins.locate(found), source.has_gaps);
+    match store {
+        Some(store) if complaints.is_empty() => Ok(store),
+        Some(_) | None => Err(Wrong { file: path(flags, variables), complaints }),
+    }
+}
+
+/// The configuration file's name.
+fn path(flags: &Flags, variables: &BTreeMap<String, String>) -> Option<PathBuf> {
+    flags.config.clone().or_else(|| variables.get(CONFIG_VARIABLE).map(Into::into))
+}
+
+/// File, environment and flags in one, and what is wrong with each of them.
+fn gather(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<Source, Wrong> {
+    let mut source = match path(flags, variables) {
+        Some(path) => match std::fs::read_to_string(&path) {
+            Ok(text) => source::read(&text),
+            Err(error) => {
+                let what = files::unreadable(&path, &error);
+                let complaints = vec![Complaint::new("", what)];
+                return Err(Wrong { file: None, complaints });
+            }
+        },
+        None => Source::default(),
+    };
+    let Source { file, origins, complaints, .. } = &mut source;
+    complaints.extend(environment::overlay(file, variables, origins));
+    flags.overlay(file, origins);
+    Ok(source)
+}
+
+/// All complaints, without those that only follow from others: a setting whose value was wrong is not
+/// missing, and what is missing may stand where the text could not be read.
+fn together(read: Vec<Complaint>, found: Vec<Complaint>, has_gaps: bool) -> Vec<Complaint> {
+    let wrong: BTreeSet<String> = read.iter().map(|complaint| complaint.setting.clone()).collect();
+    let follows = |complaint: &Complaint| {
+        wrong.contains(&complaint.setting) || (has_gaps && complaint.origin == Origin::Nobody)
+    };
+    let found = found.into_iter().filter(|complaint| !follows(complaint));
+    let mut all: Vec<Complaint> = read.into_iter().chain(found).collect();
+    all.sort_by_key(|complaint| match complaint.origin {
+        Origin::File(line, column) => (0, line, column),
+        Origin::Nobody => (1, 0, 0),
+        Origin::Variable(_) | Origin::Flag(_) => (2, 0, 0),
+    });
+    all
+}

@@ -295,7 +295,8 @@ impl Refusal {
                 S::METHOD_NOT_ALLOWED,
                 "method_refused",
                 "The method is not passed on",
-                "CONNECT and TRACE end here.",
+                "CONNECT and TRACE end here. So do methods that are not well known, where a key is \
+                 required.",
             ),
             Self::ExpectationFailed => Row(
                 S::EXPECTATION_FAILED,

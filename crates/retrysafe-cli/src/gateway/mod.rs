@@ -258,8 +258,7 @@ struct Noted {
 
 /// Finds the rule of a request, and who is asking.
 fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
-    let find =
-        |method: &Method| live.routes.find(parts.uri.path(), method).map_err(Refusal::Malformed);
+    let find = |method: &Method| live.routes.find(parts.uri.path(), method);
     let mut route = find(&parts.method)?;
     let mut is_covered = route.rules.policy.covers(&parts.method);
     // A request is judged by the method that it asks for, if that is the guarded one.

@@ -4,7 +4,8 @@
 //! a method nobody thought of is still covered. Of several paths that fit, the most specific one
 //! that has the method counts. A trailing `{*rest}` includes the path before it, and a slash at the
 //! end makes no difference: a rule that is meant to guard should guard too much rather than too
-//! little.
+//! little. For the same reason a path on which some method needs a key refuses methods that a server
+//! could take for it: all but the safe ones, PUT, DELETE and those that a rule covers.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,8 +18,9 @@ use metrics::Counter;
 use retrysafe::layer::RoutePolicy;
 use retrysafe_core::event;
 use retrysafe_core::policy::{KeyRule, Mode};
+use retrysafe_core::problem::Refusal;
 
-use super::path;
+use super::path::{self, Readings};
 use crate::config::{Config, RouteRules};
 
 /// All routes.
@@ -60,14 +62,29 @@ impl Routes {
     ///
     /// # Errors
     ///
-    /// Why the path is refused: it is malformed, or its readings lead to different rules.
-    pub(crate) fn find(&self, path: &str, method: &Method) -> Result<&Arc<Route>, &'static str> {
-        let readings = path::read(path)?;
-        let mut found = self.at(&readings.plain, method);
-        for other in &readings.generous {
-            found = self.either(found, self.at(other, method), method)?;
+    /// Why it is refused: its path is malformed, or has readings that lead to different rules; or
+    /// its method could pass for a guarded one.
+    pub(crate) fn find(&self, path: &str, method: &Method) -> Result<&Arc<Route>, Refusal> {
+        let readings = path::read(path).map_err(Refusal::Malformed)?;
+        let mut found = self.at(&readings.first, method);
+        for other in &readings.others {
+            let other = self.at(other, method);
+            found = self.either(found, other, method).map_err(Refusal::Malformed)?;
+        }
+        let is_odd = !method.is_safe() && ![Method::PUT, Method::DELETE].contains(method);
+        if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) {
+            return Err(Refusal::MethodRefused);
         }
         Ok(found)
+    }
+
+    /// Whether some method needs a key on a path. `found` is the route of the method in question.
+    fn is_guarded(&self, readings: &Readings<'_>, found: &Route) -> bool {
+        let of_others = readings.all().flat_map(|path| {
+            let places = self.routers.values().filter_map(move |router| router.at(path).ok());
+            places.filter_map(|place| self.all.get(*place.value))
+        });
+        found.needs_key() || of_others.into_iter().any(|route| route.needs_key())
     }
 
     /// The rule where two readings may each be the right one: a route wins over the defaults,
@@ -127,6 +144,12 @@ impl Route {
         policy.covers(method).then_some(demands)
     }
 
+    /// Whether the methods that it covers need a key.
+    fn needs_key(&self) -> bool {
+        let policy = &self.rules.policy;
+        policy.mode == Mode::Enforce && policy.key == KeyRule::Required
+    }
+
     /// Counts an answer.
     pub(crate) fn answered(&self, status: StatusCode) {
         let class = usize::from(status.as_u16() / 100).saturating_sub(1);
@@ -152,9 +175,9 @@ pub(crate) fn check(routes: &[RouteRules]) -> BTreeSet<(usize, String)> {
 /// Looks for the requests that a route is meant for.
 fn reach(route: &RouteRules, routers: &Routers) -> Result<(), &'static str> {
     let path = sample(&route.path)?;
-    let readings = path::read(&path)?;
+    let plain = path::plain(&path)?;
     let mut routers = route.policy.methods.iter().filter_map(|method| routers.get(method));
-    match routers.all(|router| router.at(&readings.plain).is_ok()) {
+    match routers.all(|router| router.at(&plain).is_ok()) {
         true => Ok(()),
         false => {
             Err("requests are read without what it writes, such as %2D for - or a second slash")
@@ -289,7 +312,7 @@ mod tests {
     fn found(routes: &Routes, path: &str, method: Method) -> String {
         match routes.find(path, &method) {
             Ok(route) => route.label.to_string(),
-            Err(why) => why.into(),
+            Err(refusal) => format!("{refusal:?}"),
         }
     }
 
@@ -332,12 +355,83 @@ mod tests {
             "/public/%252e%252e/pay",
             // Decoded once it is below `/pay`, decoded twice it is public again.
             "/public/..%2fpay%2f..%252fpublic/x",
+            // To a server that does not resolve dot segments this is not public.
+            "/x/../public/a",
+            "/x/%2e%2e/public/a",
+            // Nor is this to one that does not decode.
+            "/%70ublic/a",
         ] {
             assert!(found(&routes, path, Method::POST).contains("two ways"), "{path}");
             assert_eq!(found(&routes, path, Method::GET), "/{*rest}", "{path}");
         }
-        for path in ["/public/a%2fb", "/public/a;v=1", "/%70ublic/a", "/x/../public/a"] {
+        for path in ["/public/a%2fb", "/public/a;v=1", "/public/%61", "/public/a/../b"] {
             assert_eq!(found(&routes, path, Method::POST), "/public/{*rest}", "{path}");
+        }
+    }
+
+    #[test]
+    fn a_rule_holds_whether_dot_segments_are_resolved_or_not() {
+        let routes = table(&[("/pay/{*rest}", &["POST"])]).unwrap();
+        for path in [
+            "/pay/../x",
+            "/pay/%2e%2e/x",
+            "/pay/.%2E/x",
+            "/pay/..",
+            "/pay/%2e%2e",
+            "/pay%2f../x",
+            "/pay%252f%252e%252e/x",
+            "/x/../pay/%2e%2e/x",
+            "/pay%3fx",
+            "/pay%23",
+            "/pay%253fx",
+            "/pay%3b?x",
+        ] {
+            assert_eq!(found(&routes, path, Method::POST), "/pay/{*rest}", "{path}");
+        }
+        for path in ["/x/..", "/payx%3fy", "/x%3f/pay"] {
+            assert_eq!(found(&routes, path, Method::POST), "/{*rest}", "{path}");
+        }
+    }
+
+    #[test]
+    fn a_guarded_path_refuses_methods_that_nobody_knows() {
+        let required = |path: &str, methods: &[&str]| RouteSettings {
+            path: Some(path.into()),
+            methods: Some(methods.iter().map(|method| (*method).into()).collect()),
+            key: Some(KeyRule::Required.into()),
+            ..RouteSettings::default()
+        };
+        let observed = RouteSettings {
+            mode: Some(Mode::Observe.into()),
+            ..required("/watched/{*rest}", &["POST"])
+        };
+        let route =
+            vec![required("/pay/{*rest}", &["POST"]), required("/lock", &["LOCK"]), observed];
+        let file = File { upstream: Some("http://x".into()), route, ..File::default() };
+        let routes = Routes::new(&crate::config::resolve(&file).unwrap());
+        let find = |method: &str, path: &str| {
+            routes.find(path, &Method::from_bytes(method.as_bytes()).unwrap()).map(|_| ())
+        };
+        for (method, path) in [
+            ("FOO", "/pay/x"),
+            ("LOCK", "/pay/x"),
+            ("COPY", "/pay/../x"),
+            ("COPY", "/x/../pay"),
+            ("FOO", "/lock"),
+        ] {
+            assert_eq!(find(method, path), Err(Refusal::MethodRefused), "{method} {path}");
+        }
+        for (method, path) in [
+            ("POST", "/pay/x"),
+            ("PATCH", "/pay/x"),
+            ("PUT", "/pay/x"),
+            ("DELETE", "/pay/x"),
+            ("GET", "/pay/x"),
+            ("LOCK", "/lock"),
+            ("FOO", "/watched/x"),
+            ("FOO", "/x"),
+        ] {
+            assert_eq!(find(method, path), Ok(()), "{method} {path}");
         }
     }
 

@@ -104,9 +104,7 @@ pub(crate) async fn key_status<S: Store>(
 ) -> Response<Reply> {
     let route = match asked_route(live, parts) {
         Ok(route) => route,
-        Err(why) => {
-            return answer::refused(&Refusal::Malformed(why), &live.routes.defaults().rules.policy);
-        }
+        Err(refusal) => return answer::refused(&refusal, &live.routes.defaults().rules.policy),
     };
     let policy = &route.rules.policy;
     match find(live, route, engine, pace, parts).await {
@@ -116,7 +114,7 @@ pub(crate) async fn key_status<S: Store>(
 }
 
 /// The route to look under: a scope may depend on it. `?path=/payments&method=POST` names it.
-fn asked_route<'a>(live: &'a Live, parts: &Parts) -> Result<&'a Route, &'static str> {
+fn asked_route<'a>(live: &'a Live, parts: &Parts) -> Result<&'a Route, Refusal> {
     let query = parts.uri.query().unwrap_or_default();
     let value = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -125,7 +123,8 @@ fn asked_route<'a>(live: &'a Live, parts: &Parts) -> Result<&'a Route, &'static 
     let Some(path) = value("path") else { return Ok(live.routes.defaults()) };
     let path = path.replace("%2F", "/").replace("%2f", "/");
     let method = value("method").unwrap_or("POST");
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| "there is no such method")?;
+    let method = Method::from_bytes(method.as_bytes())
+        .map_err(|_| Refusal::Malformed("there is no such method"))?;
     live.routes.find(&path, &method).map(|route| &**route)
 }
 

@@ -30,9 +30,10 @@ use tokio::sync::{mpsc, watch};
 use super::body::{Broken, Reply};
 use super::courier::Courier;
 use super::headers::Peer;
-use super::{Gateway, Worker};
+use super::{Gateway, Worker, preface};
 
-/// How long a TLS handshake may take.
+/// How long a TLS handshake may take, or on a plain connection the bytes that tell HTTP/2 from
+/// HTTP/1.1.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// How many connections may be open. Past it new ones are closed at once: each costs a descriptor
@@ -202,8 +203,17 @@ async fn connection<S: Store>(
     let live = worker.live();
     let peer = Peer::new(peer.ip(), live.tls.is_some());
     let Some(acceptor) = &live.tls else {
-        let is_h2 = live.config.h2c && speaks_h2(&stream, stop.clone()).await?;
+        let may_be_h2 = live.config.h2c;
         drop(live);
+        if !may_be_h2 {
+            return serve(worker, TokioIo::new(stream), peer, stop, false).await;
+        }
+        let begin = tokio::time::timeout(HANDSHAKE_MAX, preface::read(stream));
+        let (is_h2, stream) = tokio::select! {
+            begun = begin => begun??,
+            // Nothing was asked yet.
+            () = stopped(stop.clone()) => return Ok(()),
+        };
         return serve(worker, TokioIo::new(stream), peer, stop, is_h2).await;
     };
     let handshake = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream));
@@ -215,30 +225,6 @@ async fn connection<S: Store>(
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     drop(live);
     serve(worker, TokioIo::new(stream), peer, stop, is_h2).await
-}
-
-/// Whether the caller begins with the preface of HTTP/2.
-async fn speaks_h2(stream: &TcpStream, stop: watch::Receiver<bool>) -> io::Result<bool> {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    let mut seen = [0; 24];
-    let look = async {
-        loop {
-            let n = stream.peek(&mut seen).await?;
-            let begun = seen.get(..n).unwrap_or_default();
-            if n == 0 || !PREFACE.starts_with(begun) {
-                return Ok(false);
-            }
-            if n == PREFACE.len() {
-                return Ok(true);
-            }
-            // The rest of the preface is on its way; `peek` would return at once with the same.
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::select! {
-        spoken = tokio::time::timeout(HANDSHAKE_MAX, look) => spoken?,
-        () = stopped(stop) => Err(io::ErrorKind::ConnectionAborted.into()),
-    }
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {

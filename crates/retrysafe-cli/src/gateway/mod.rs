@@ -25,6 +25,7 @@ pub(crate) mod listen;
 pub(crate) mod live;
 mod path;
 mod pool;
+mod preface;
 mod proxy;
 mod reconcile;
 mod request_log;

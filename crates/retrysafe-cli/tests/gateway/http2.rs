@@ -247,3 +247,60 @@ fn serve_tls(mut stream: TcpStream, server: &Arc<ServerConfig>) {
     tls.conn.send_close_notify();
     let _ = tls.flush();
 }
+
+/// A caller who had sent one byte of the preface made its worker look for the second one a thousand
+/// times a second.
+#[test]
+fn a_preface_that_comes_byte_by_byte_is_waited_for_in_peace() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "h2c = true\n---\n");
+    let begun: Vec<_> = (0..8)
+        .map(|_| {
+            let mut stream = TcpStream::connect(gateway.address).unwrap();
+            stream.write_all(b"P").unwrap();
+            stream
+        })
+        .collect();
+    // Somebody is served meanwhile, so the workers have seen those bytes.
+    for _ in 0..4 {
+        assert_eq!(gateway.post("/meanwhile", &key(), "{}").status(), 201);
+    }
+    let before = switches(&gateway);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let woken = switches(&gateway) - before;
+    assert!(woken < 400, "the threads woke up {woken} times in a second to do nothing");
+
+    let mut stream = begun.into_iter().next().unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for byte in b"RI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    // Empty settings; the gateway answers with its own.
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
+    let mut frame = [0; 9];
+    stream.read_exact(&mut frame).unwrap();
+    assert_eq!(frame[3], 4, "settings come first: {frame:?}");
+    // What only begins like a preface is no preface.
+    for begin in ["PUT /p HTTP/1.1\r\nHost: a\r\n", "PRI * HTTP/1.1\r\nHost: a\r\n"] {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        for byte in format!("{begin}Connection: close\r\n\r\n").bytes() {
+            stream.write_all(&[byte]).unwrap();
+        }
+        let answer = super::kit::Reader::new(stream).message(false).expect("an answer");
+        assert!(matches!(answer.status(), 201 | 400), "{begin}");
+    }
+    assert_eq!(upstream.count("/p"), 1);
+}
+
+/// How often the threads of a gateway have gone to sleep.
+fn switches(gateway: &Gateway) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", gateway.pid())).unwrap();
+    let counts = threads.flatten().map(|thread| {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or_default()
+    });
+    counts.sum()
+}

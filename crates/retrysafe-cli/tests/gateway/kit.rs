@@ -471,6 +471,10 @@ impl Gateway {
         assert!(sent.success());
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
     /// Stops it hard, as a crash would.
     pub(crate) fn kill(&mut self) {
         self.child().kill().unwrap();

@@ -280,13 +280,13 @@ impl Refusal {
                 S::REQUEST_TIMEOUT,
                 "request_timeout",
                 "The request body did not arrive in time",
-                "Nothing was executed, and the key is still free.",
+                "No whole request was passed on. Its key, if it has one, is still free.",
             ),
             Self::BodyBroken => Row(
                 S::BAD_REQUEST,
                 "request_broken",
                 "The request body is not whole",
-                "Nothing was executed, and the key is still free.",
+                "No whole request was passed on. Its key, if it has one, is still free.",
             ),
             Self::Malformed(_) => {
                 Row(S::BAD_REQUEST, "request_malformed", "The request is not well formed", "")

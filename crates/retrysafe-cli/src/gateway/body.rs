@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -13,9 +12,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use retrysafe::layer;
-use tokio::time::Sleep;
 
 use super::pool::Held;
+use super::silence::Silence;
 
 /// A body on its way to the upstream.
 pub(crate) enum Outgoing {
@@ -26,10 +25,13 @@ pub(crate) enum Outgoing {
 }
 
 /// An upstream's answer on its way back.
-pub(crate) struct Answer {
-    body: Option<Incoming>,
-    held: Option<Held>,
-    deadline: Option<Pin<Box<Sleep>>>,
+pub(crate) struct Answer(Option<OpenAnswer>);
+
+/// An answer that is not yet read whole.
+struct OpenAnswer {
+    body: Incoming,
+    held: Held,
+    silence: Silence,
 }
 
 /// What a caller gets.
@@ -55,7 +57,7 @@ impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(error) => write!(f, "the answer broke off: {error}"),
-            Self::TimedOut => f.write_str("the answer did not end in time"),
+            Self::TimedOut => f.write_str("the answer paused for longer than `upstream_timeout`"),
         }
     }
 }
@@ -69,25 +71,23 @@ impl From<Infallible> for Broken {
 }
 
 impl Answer {
-    /// An answer over a connection. With a deadline, it must have ended by then.
-    pub(crate) fn new(body: Incoming, held: Held, deadline: Option<Pin<Box<Sleep>>>) -> Self {
+    /// An answer over a connection.
+    pub(crate) fn new(body: Incoming, held: Held, silence: Silence) -> Self {
         if body.is_end_stream() {
             held.give_back();
             return Self::empty();
         }
-        Self { body: Some(body), held: Some(held), deadline }
+        Self(Some(OpenAnswer { body, held, silence }))
     }
 
     /// An answer without a body.
     pub(crate) fn empty() -> Self {
-        Self { body: None, held: None, deadline: None }
+        Self(None)
     }
 
     fn ended(&mut self) {
-        self.body = None;
-        self.deadline = None;
-        if let Some(held) = self.held.take() {
-            held.give_back();
+        if let Some(open) = self.0.take() {
+            open.held.give_back();
         }
     }
 }
@@ -100,40 +100,37 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let this = &mut *self;
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        match Pin::new(&mut *body).poll_frame(context) {
+        let Some(open) = &mut self.0 else { return Poll::Ready(None) };
+        match Pin::new(&mut open.body).poll_frame(context) {
             Poll::Ready(None) => {
-                this.ended();
+                self.ended();
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
-                this.held = None;
-                this.body = None;
+                self.0 = None;
                 Poll::Ready(Some(Err(Broken::Connection(error))))
             }
             Poll::Ready(Some(Ok(frame))) => {
-                if body.is_end_stream() {
-                    this.ended();
+                open.silence.broken();
+                if open.body.is_end_stream() {
+                    self.ended();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Pending => {
-                let Some(deadline) = &mut this.deadline else { return Poll::Pending };
-                ready!(deadline.as_mut().poll(context));
-                this.held = None;
-                this.body = None;
+                ready!(open.silence.poll_too_long(context));
+                self.0 = None;
                 Poll::Ready(Some(Err(Broken::TimedOut)))
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.0.as_ref().is_none_or(|open| open.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |open| open.body.size_hint())
     }
 }
 

@@ -8,6 +8,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Response, Version};
+use http_body::Body;
 use ipnet::IpNet;
 use retrysafe::layer::Attempt;
 use retrysafe_core::response::named_by_connection;
@@ -110,17 +113,82 @@ fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
 }
 
 /// Whether a caller wants to leave HTTP. What would carry HTTP again, past every rule, is no such
-/// wish: it is answered as if it had not been uttered.
-pub(crate) fn wants_upgrade(headers: &HeaderMap) -> bool {
-    let carries_http = |protocol: &[u8]| {
-        let protocol = protocol.trim_ascii().to_ascii_lowercase();
+/// wish: it is answered as if it had not been uttered. Only HTTP/1.1 can be left.
+pub(crate) fn wants_upgrade(parts: &Parts) -> bool {
+    let carries_http = |protocol: Vec<u8>| {
         protocol.starts_with(b"h2") || protocol.starts_with(b"http") || protocol.starts_with(b"tls")
     };
-    let mut protocols = headers
-        .get_all(header::UPGRADE)
-        .iter()
-        .flat_map(|line| line.as_bytes().split(|b| *b == b','));
-    headers.contains_key(header::UPGRADE) && !protocols.any(carries_http)
+    let mut lines = parts.headers.get_all(header::UPGRADE).iter();
+    parts.version == Version::HTTP_11
+        && parts.headers.contains_key(header::UPGRADE)
+        && !lines.any(|line| protocols(line).any(carries_http))
+}
+
+/// Whether an upstream switches to a protocol that it was asked for.
+pub(crate) fn agrees(asked: Option<&HeaderValue>, answer: &HeaderMap) -> bool {
+    let Some(asked) = asked else { return false };
+    let mut lines = answer.get_all(header::UPGRADE).iter();
+    let is_asked_for = |protocol| protocols(asked).any(|asked| asked == protocol);
+    answer.contains_key(header::UPGRADE) && lines.all(|line| protocols(line).all(is_asked_for))
+}
+
+fn protocols(line: &HeaderValue) -> impl Iterator<Item = Vec<u8>> {
+    line.as_bytes().split(|b| *b == b',').map(|name| name.trim_ascii().to_ascii_lowercase())
+}
+
+/// Joins the cookies of a request in HTTP/2, which may be split over several fields, into the one
+/// field that they must be in HTTP/1.1 (RFC 9113 §8.2.3).
+pub(crate) fn join_cookies(parts: &mut Parts) {
+    let lines = parts.headers.get_all(header::COOKIE).iter();
+    let pieces: Vec<&[u8]> = lines.map(HeaderValue::as_bytes).collect();
+    if parts.version != Version::HTTP_2 || pieces.len() < 2 {
+        return;
+    }
+    // Pieces that may be in a header are a header when joined.
+    if let Ok(joined) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
+        parts.headers.insert(header::COOKIE, joined);
+    }
+}
+
+/// Where a caller takes trailers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TrailersTaken {
+    /// After any answer.
+    Always,
+    /// After an answer whose length is not stated before it.
+    Chunked,
+    Never,
+}
+
+/// Where a caller takes trailers: in HTTP/1.1 it must have said so.
+pub(crate) fn trailers_taken(parts: &Parts) -> TrailersTaken {
+    let mut lines = parts.headers.get_all(header::TE).iter();
+    let says_so = |line: &HeaderValue| {
+        line.as_bytes()
+            .split(|b| *b == b',')
+            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    };
+    match parts.version {
+        Version::HTTP_2 => TrailersTaken::Always,
+        Version::HTTP_11 if lines.any(says_so) => TrailersTaken::Chunked,
+        _ => TrailersTaken::Never,
+    }
+}
+
+/// Lets an answer announce trailers only where they can follow.
+pub(crate) fn announce_trailers<B: Body>(
+    mut response: Response<B>,
+    taken: TrailersTaken,
+) -> Response<B> {
+    let may_follow = match taken {
+        TrailersTaken::Always => true,
+        TrailersTaken::Chunked => response.body().size_hint().exact().is_none(),
+        TrailersTaken::Never => false,
+    };
+    if !may_follow {
+        response.headers_mut().remove(header::TRAILER);
+    }
+    response
 }
 
 /// Takes what belongs to one hop. `Upgrade` survives where the caller wants another protocol and the
@@ -278,12 +346,33 @@ mod tests {
 
     #[test]
     fn another_protocol_may_not_carry_requests_past_the_rules() {
-        let wants = |line| wants_upgrade(&map(&[("upgrade", line)]));
-        assert!(wants("websocket") && wants("echo/1, websocket"));
+        let wants = |version, fields: &[_]| {
+            let mut parts = http::Request::new(()).into_parts().0;
+            (parts.version, parts.headers) = (version, map(fields));
+            wants_upgrade(&parts)
+        };
+        let one = |line| wants(Version::HTTP_11, &[("upgrade", line)]);
+        assert!(one("websocket") && one("echo/1, websocket"));
         for line in ["h2c", "websocket, H2C", "HTTP/2.0", "TLS/1.0, HTTP/1.1"] {
-            assert!(!wants(line), "{line}");
+            assert!(!one(line), "{line}");
         }
-        assert!(!wants_upgrade(&HeaderMap::new()));
+        assert!(!wants(Version::HTTP_11, &[]));
+        assert!(!wants(Version::HTTP_10, &[("upgrade", "websocket")]));
+    }
+
+    #[test]
+    fn an_upstream_agrees_to_what_it_was_asked_for() {
+        let agree = |asked: Option<&'static str>, given: &[_]| {
+            agrees(asked.map(HeaderValue::from_static).as_ref(), &map(given))
+        };
+        let (chat, websocket) = (("upgrade", "chat/2"), ("upgrade", "WebSocket"));
+        assert!(agree(Some("websocket"), &[websocket]));
+        assert!(agree(Some("chat/2, websocket"), &[websocket]));
+        assert!(agree(Some("chat/2, websocket"), &[chat, websocket]));
+        assert!(!agree(Some("websocket"), &[chat]));
+        assert!(!agree(Some("websocket"), &[chat, websocket]));
+        assert!(!agree(Some("websocket"), &[]));
+        assert!(!agree(None, &[websocket]));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!   the headers     headers: one hop's end here, forged markers too; who is asking is said
 //!   the caller      scope: only for covered requests with a key
 //!   the layer       retrysafe::layer: begin, execute or replay, settle
-//!   the upstream    proxy + pool: once, and how far it got
+//!   the upstream    proxy + pool: once, and how far it got; framing: where its answer ends
 //! the answer        headers of one hop end here; id, counters, one line in the log
 //! ```
 //!
@@ -18,6 +18,7 @@ pub(crate) mod answer;
 mod body;
 mod connect;
 mod courier;
+mod framing;
 mod front;
 mod headers;
 pub(crate) mod jwt;
@@ -32,9 +33,11 @@ mod request_log;
 pub(crate) mod route;
 mod scope;
 pub(crate) mod serve;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod upload;
 mod wellknown;
 
 use std::sync::Arc;
@@ -144,6 +147,7 @@ impl<S: Store> Worker<S> {
         let started = Instant::now();
         let live = self.live();
         let (mut parts, body) = request.into_parts();
+        headers::join_cookies(&mut parts);
         let request_id = self.gateway.ids.of(&mut parts.headers);
         let mut noted = self.note(&parts);
 
@@ -160,7 +164,8 @@ impl<S: Store> Worker<S> {
             }
         };
 
-        let wants_upgrade = !is_covered && headers::wants_upgrade(&parts.headers);
+        let wants_upgrade = !is_covered && headers::wants_upgrade(&parts);
+        let trailers = headers::trailers_taken(&parts);
         prepare(&mut parts, peer, &live, wants_upgrade);
         let found = Found { live, route: Arc::clone(&route) };
         let response = if is_covered {
@@ -179,6 +184,7 @@ impl<S: Store> Worker<S> {
             noted.way = Way::Passed;
             self.proxy.pass(&found, Request::from_parts(parts, body), wants_upgrade).await
         };
+        let response = headers::announce_trailers(response, trailers);
         self.finish(&route, response, noted, started, &request_id)
     }
 
@@ -273,6 +279,9 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
         }
     }
     let has_key = parts.headers.contains_key(front::IDEMPOTENCY_KEY);
+    if is_covered && has_key && route.rules.policy.mode == Mode::Enforce {
+        front::check_ascii(&parts.headers)?;
+    }
     let scope = match is_covered && has_key {
         false => None,
         true => match scope::of(route, &parts.headers, live.verifier.as_ref()) {
@@ -286,14 +295,14 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
     Ok(Admitted { route: Arc::clone(route), scope, is_covered, has_key })
 }
 
-/// What the layer answers. Where it only passed a request on, a failure of the upstream is still
-/// ours to put into words.
-fn told(response: Response<layer::Body<Answer>>, policy: &Policy) -> Response<Reply> {
-    let refusal = match response.extensions().get::<Failed>() {
-        None => return response.map(Reply::Guarded),
-        Some(Failed::NotSent) => Refusal::UpstreamUnreachable { retry_after: answer::ASK_AGAIN },
-        Some(Failed::Lost { timed_out }) => Refusal::UpstreamFailed { timed_out: *timed_out },
-    };
+/// What the layer answers. Where it only passed a request on, a failure is still ours to put into
+/// words: the proxy has left the refusal beside it.
+fn told(mut response: Response<layer::Body<Answer>>, policy: &Policy) -> Response<Reply> {
+    if response.extensions_mut().remove::<Failed>().is_none() {
+        return response.map(Reply::Guarded);
+    }
+    let refusal = response.extensions_mut().remove::<Refusal>();
+    let refusal = refusal.unwrap_or(Refusal::UpstreamFailed { timed_out: false });
     let mut told = answer::refused(&refusal, policy);
     // Only the layer has set any: that the request ran unprotected.
     told.headers_mut().extend(response.into_parts().0.headers);
@@ -314,6 +323,8 @@ fn prepare(parts: &mut Parts, peer: &Peer, live: &Live, wants_upgrade: bool) {
     headers::strip_markers(&mut parts.headers);
     headers::strip_hop(&mut parts.headers, wants_upgrade);
     parts.headers.remove(header::EXPECT);
+    // Trailers are not passed on: what we judge a request by could hide in them.
+    parts.headers.remove(header::TRAILER);
     headers::forward(&mut parts.headers, peer, &live.config.trusted_networks);
 }
 

@@ -13,10 +13,12 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::time::{Instant, timeout, timeout_at};
+use retrysafe_core::problem::Refusal;
+use tokio::time::{Instant, timeout};
 
 use super::body::Outgoing;
 use super::connect::Connector;
+use super::upload::{Patience, TooSlow, Upload, Watched};
 
 /// How long a connection may be idle. Shorter than the shortest keep-alive of common servers (Node:
 /// five seconds), so that we close first instead of racing with the upstream's close.
@@ -33,6 +35,10 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// for as long as that request's caller goes on sending.
 const READY_MAX: Duration = Duration::from_millis(10);
 
+/// How many fields the head of an answer may have. The parser sets aside room for so many with each
+/// answer; its own bound of a hundred is less than some servers need for cookies and links.
+const ANSWER_FIELDS_MAX: usize = 512;
+
 /// The connections of one thread.
 #[derive(Clone, Default)]
 pub(crate) struct Pool(Arc<Mutex<VecDeque<Idle>>>);
@@ -44,7 +50,7 @@ struct Idle {
     generation: u64,
 }
 
-type Sender = SendRequest<Outgoing>;
+type Sender = SendRequest<Watched>;
 
 /// A connection whose answer is being read.
 pub(crate) struct Held {
@@ -65,6 +71,8 @@ pub(crate) enum Failure {
         /// What went wrong.
         why: String,
     },
+    /// The caller's body did not arrive whole, so neither did the request.
+    CallersFault(Refusal),
 }
 
 impl Pool {
@@ -76,32 +84,37 @@ impl Pool {
     pub(crate) async fn send(
         &self,
         connector: &Connector,
-        mut request: Request<Outgoing>,
-        deadline: Instant,
+        request: Request<Outgoing>,
+        patience: Patience,
     ) -> Result<(Response<Incoming>, Held), Failure> {
         let generation = connector.generation();
+        let upload = Upload::new();
+        let mut request = request.map(|body| upload.watch(body));
         let mut reused = self.idle_sender(generation).await;
         loop {
             let was_reused = reused.is_some();
             let mut sender = match reused.take() {
                 Some(sender) => sender,
-                None => connect(connector, deadline).await?,
+                None => connect(connector, patience.with_upstream).await?,
             };
-            let error = match timeout_at(deadline, sender.try_send_request(request)).await {
+            let mut error = match upload.send(sender.try_send_request(request), patience).await {
                 Ok(Ok(response)) => {
                     let pool = self.clone();
                     return Ok((response, Held { sender, generation, pool }));
                 }
                 Ok(Err(error)) => error,
-                Err(_) => {
+                Err(TooSlow::Caller) => return Err(Failure::CallersFault(Refusal::BodyTimeout)),
+                Err(TooSlow::Upstream) => {
                     return Err(Failure::Lost { timed_out: true, why: "no answer in time".into() });
                 }
             };
-            let mut error = error;
             match error.take_message() {
                 // The connection was closed while it was idle, before it began to write.
                 Some(unsent) if was_reused => request = unsent,
                 Some(_) => return Err(Failure::NotSent(error.into_error().to_string())),
+                None if upload.has_failed() => {
+                    return Err(Failure::CallersFault(Refusal::BodyBroken));
+                }
                 None => {
                     let why = error.into_error().to_string();
                     return Err(Failure::Lost { timed_out: false, why });
@@ -134,14 +147,14 @@ impl Pool {
     }
 }
 
-async fn connect(connector: &Connector, deadline: Instant) -> Result<Sender, Failure> {
-    let limit = CONNECT_MAX.min(deadline.saturating_duration_since(Instant::now()));
-    let stream = match timeout(limit, connector.connect()).await {
+async fn connect(connector: &Connector, patience: Duration) -> Result<Sender, Failure> {
+    let stream = match timeout(CONNECT_MAX.min(patience), connector.connect()).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(Failure::NotSent(error.to_string())),
         Err(_) => return Err(Failure::NotSent("the connection took too long".into())),
     };
     let (sender, connection) = http1::Builder::new()
+        .max_headers(ANSWER_FIELDS_MAX)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| Failure::NotSent(error.to_string()))?;

@@ -9,22 +9,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use retrysafe::layer::{self, Attempt, Failed};
 use retrysafe_core::event;
 use retrysafe_core::problem::Refusal;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer;
 use super::body::{Answer, Outgoing, Reply};
+use super::framing::{self, Afterwards};
 use super::headers;
 use super::live::Live;
 use super::pool::{Failure, Pool};
 use super::route::Route;
+use super::silence::Silence;
+use super::upload::Patience;
 
 /// Sends requests to the upstream, over the connections of one thread.
 #[derive(Clone)]
@@ -52,41 +56,34 @@ impl Proxy {
         wants_upgrade: bool,
     ) -> Response<Reply> {
         let callers_side = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
-        let deadline = Instant::now() + found.route.rules.upstream_timeout;
         let request = outgoing(request.map(Outgoing::Streamed), found);
-        let (response, held) = match self.pool.send(&found.live.connector, request, deadline).await
-        {
-            Ok(answered) => answered,
+        let mut response = match self.exchange(found, request, None).await {
+            Ok(response) => response,
             Err(failure) => return answer::refused(&report(failure).1, &found.route.policy.policy),
         };
-        let mut response = response;
-        strip_response(response.headers_mut(), wants_upgrade);
+        headers::strip_hop(response.headers_mut(), wants_upgrade);
+        headers::strip_passed_answer(response.headers_mut());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return switch(response, callers_side);
         }
-        response.map(|body| Reply::Streamed(Answer::new(body, held, None)))
+        response.map(Reply::Streamed)
     }
 
     async fn execute(self, request: Request<layer::Body<Incoming>>) -> Response<Answer> {
         let Some(found) = request.extensions().get::<Found>().cloned() else {
             // The front sets it on every request; without it nobody knows where to send this.
-            return failed(Failed::NotSent);
+            return failed(Failure::NotSent("the route of the request is missing".into()));
         };
         let attempt = request.extensions().get::<Attempt>().cloned();
         let mut request = outgoing(request.map(Outgoing::Guarded), &found);
         if let Some(attempt) = &attempt {
             headers::announce(request.headers_mut(), attempt);
         }
-        let deadline = Instant::now() + found.route.rules.upstream_timeout;
-        let (mut response, held) =
-            match self.pool.send(&found.live.connector, request, deadline).await {
-                Ok(answered) => answered,
-                Err(failure) => return failed(report(failure).0),
-            };
-        // Nobody asked for another protocol, so this is no answer to the request.
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return failed(Failed::Lost { timed_out: false });
-        }
+        let deadline = attempt.as_ref().map(Attempt::deadline);
+        let mut response = match self.exchange(&found, request, deadline).await {
+            Ok(response) => response,
+            Err(failure) => return failed(failure),
+        };
         headers::strip_hop(response.headers_mut(), false);
         match attempt {
             Some(_) => {
@@ -95,8 +92,38 @@ impl Proxy {
             }
             None => headers::strip_passed_answer(response.headers_mut()),
         }
-        let deadline = Box::pin(sleep_until(deadline));
-        response.map(|body| Answer::new(body, held, Some(deadline)))
+        response
+    }
+
+    /// Sends one request, and reads the head of its answer in the one way in which everybody reads
+    /// it. Past the deadline nobody waits for the rest.
+    async fn exchange(
+        &self,
+        found: &Found,
+        request: Request<Outgoing>,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Answer>, Failure> {
+        let asked = request.method().clone();
+        let asked_protocol = request.headers().get(header::UPGRADE).cloned();
+        let patience = Patience {
+            with_caller: found.route.rules.policy.request_time_max,
+            with_upstream: found.route.rules.upstream_timeout,
+        };
+        let sent = self.pool.send(&found.live.connector, request, patience).await;
+        let (mut response, held) = sent?;
+        let broken = |why: &str| Failure::Lost { timed_out: false, why: why.into() };
+        let status = response.status();
+        let afterwards = framing::take(&asked, status, response.headers_mut()).map_err(broken)?;
+        if status == StatusCode::SWITCHING_PROTOCOLS
+            && !headers::agrees(asked_protocol.as_ref(), response.headers())
+        {
+            return Err(broken("the answer switches to a protocol that nobody asked for"));
+        }
+        let silence = Silence::new(patience.with_upstream, deadline);
+        Ok(response.map(|body| match afterwards {
+            Afterwards::Reused => Answer::new(body, held, silence),
+            Afterwards::Closed => Answer::empty(),
+        }))
     }
 }
 
@@ -128,21 +155,23 @@ fn outgoing(mut request: Request<Outgoing>, found: &Found) -> Request<Outgoing> 
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
     }
+    let is_empty = request.body().is_end_stream();
+    let length = if is_empty { Some(0) } else { request.body().size_hint().exact() };
+    let asked = request.method().clone();
+    framing::put(&asked, length, request.headers_mut());
     // What the front noted for us is not for the connection to hold on to.
     request.extensions_mut().clear();
     request
 }
 
-/// Takes from an answer what only we may say, and what belongs to one hop.
-fn strip_response(headers: &mut HeaderMap, keep_upgrade: bool) {
-    headers::strip_hop(headers, keep_upgrade);
-    headers::strip_passed_answer(headers);
-}
-
-fn failed(failed: Failed) -> Response<Answer> {
+/// Stands for the answer that did not come: the layer reads how far the request got, and whoever
+/// answers an unprotected caller reads the refusal.
+fn failed(failure: Failure) -> Response<Answer> {
+    let (failed, refusal) = report(failure);
     let mut response = Response::new(Answer::empty());
     *response.status_mut() = StatusCode::BAD_GATEWAY;
     response.extensions_mut().insert(failed);
+    response.extensions_mut().insert(refusal);
     response
 }
 
@@ -163,12 +192,14 @@ fn report(failure: Failure) -> (Failed, Refusal) {
             tracing::warn!(why, timed_out, "upstream_failed");
             (Failed::Lost { timed_out }, Refusal::UpstreamFailed { timed_out })
         }
+        // No part of the upstream's; and of a protected request the layer has read the body whole.
+        Failure::CallersFault(refusal) => (Failed::Lost { timed_out: false }, refusal),
     }
 }
 
 /// Joins the caller's connection with the upstream's, once both speak another protocol.
 fn switch(
-    mut response: Response<Incoming>,
+    mut response: Response<Answer>,
     callers_side: Option<hyper::upgrade::OnUpgrade>,
 ) -> Response<Reply> {
     let upstreams_side = hyper::upgrade::on(&mut response);

@@ -31,3 +31,4 @@ mod proxying;
 mod reconcile;
 mod secrets;
 mod together;
+mod wire;

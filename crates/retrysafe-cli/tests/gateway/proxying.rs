@@ -79,7 +79,7 @@ fn a_released_key_runs_again_with_a_higher_fence() {
 }
 
 /// An upstream that does what a closure says with each connection.
-fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Upstream {
+pub(super) fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Upstream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut upstream = Upstream::start();
     upstream.address = listener.local_addr().unwrap();
@@ -91,7 +91,7 @@ fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Upstream {
     upstream
 }
 
-fn head(stream: &mut TcpStream) -> String {
+pub(super) fn head(stream: &mut TcpStream) -> String {
     let mut seen = Vec::new();
     let mut byte = [0];
     while !seen.ends_with(b"\r\n\r\n") {

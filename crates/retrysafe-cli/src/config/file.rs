@@ -23,6 +23,9 @@ pub(crate) struct File {
     /// Where records are kept: `disk:PATH`, `postgres://USER:PASSWORD@HOST/DATABASE` or `memory:`.
     /// Changing it needs a restart.
     pub store: Option<String>,
+    /// How long a start waits for a store that is out of reach, such as a database that starts at the
+    /// same time.
+    pub store_wait_max: Option<Length>,
     /// How many threads serve requests; one per core unless it is set. Needs a restart.
     pub threads: Option<usize>,
     /// Whether plain-text connections may speak HTTP/2 with prior knowledge.

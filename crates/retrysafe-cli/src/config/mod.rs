@@ -39,6 +39,9 @@ const LISTEN: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:8081";
 /// Where records are kept unless something else is said.
 const STORE: &str = "disk:./retrysafe-data";
+/// How long a start waits for its store: longer than a database takes to recover from a crash, and
+/// short enough that an orchestrator hears of a wrong host.
+const STORE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long the head of a request may take, and an idle connection is kept: longer than the pauses of
 /// common load balancers' health checks, short enough that slow writers go.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
@@ -53,6 +56,7 @@ pub(crate) struct Config {
     pub listen: SocketAddr,
     pub upstream: Upstream,
     pub store: StoreUrl,
+    pub store_wait_max: Duration,
     pub threads: usize,
     pub h2c: bool,
     pub trusted_networks: Vec<IpNet>,
@@ -203,6 +207,7 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         listen,
         upstream,
         store,
+        store_wait_max: file.store_wait_max.map_or(STORE_WAIT_MAX, |length| length.0),
         threads: file.threads.unwrap_or_else(cores).max(1),
         h2c: file.h2c.unwrap_or(false),
         trusted_networks,
@@ -383,6 +388,7 @@ fn whole(file: &File, config: &Config) -> File {
     whole.defaults = defaults;
     whole.listen = Some(config.listen.to_string());
     whole.store = Some(config.store.to_string());
+    whole.store_wait_max = Some(Length(config.store_wait_max));
     whole.threads = Some(config.threads);
     whole.h2c = Some(config.h2c);
     whole.head_time_max = Some(Length(config.head_time_max));

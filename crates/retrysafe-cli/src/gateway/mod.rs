@@ -24,6 +24,7 @@ mod headers;
 pub(crate) mod jwt;
 pub(crate) mod listen;
 pub(crate) mod live;
+mod open;
 mod path;
 mod pool;
 mod preface;

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::Gateway;
 use super::listen::Workers;
 use super::live::Live;
+use super::open;
 use super::request_log::RequestLog;
 use super::upkeep;
 use crate::admin::{self, Admin};
@@ -45,6 +46,13 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
     let metrics = telemetry::metrics()?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Nobody is served before the store is read and verified.
+    let Some((store, signals)) = runtime.block_on(open_unless_stopped(&config))? else {
+        tracing::info!("stopped before the store was open");
+        // Whatever still reads the store ends with the process, as in a crash.
+        runtime.shutdown_background();
+        return Ok(());
+    };
     let log = config.log.requests.then(|| RequestLog::start(format));
     let ended = runtime.block_on(async {
         let reload = || {
@@ -54,10 +62,7 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
             })
         };
         let request_log = log.as_ref().map(|(log, _)| log.clone());
-        // Nobody is served before the store is read and verified.
-        let store = AnyStore::open(&config.store).await;
-        let store = Arc::new(store.map_err(|error| format!("{}: {error}", config.store))?);
-        run(config, store, request_log, metrics, reload).await
+        run(config, Arc::new(store), signals, request_log, metrics, reload).await
     });
     if let Some((log, writer)) = log {
         log.end();
@@ -65,6 +70,17 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
         let _ = writer.join();
     }
     ended
+}
+
+/// Opens the store, unless somebody says stop before it is open.
+async fn open_unless_stopped(config: &Config) -> Result<Option<(AnyStore, Signals)>, Failure> {
+    let mut signals = Signals::new()?;
+    // In a task of its own: to read a large disk store blocks a thread, and a stop must be heard.
+    let opening = tokio::spawn(open::open(config.store.clone(), config.store_wait_max));
+    tokio::select! {
+        opened = opening => Ok(Some((opened??, signals))),
+        () = signals.stop() => Ok(None),
+    }
 }
 
 /// Says what is most likely not meant.
@@ -77,11 +93,11 @@ fn warn(warnings: &[String]) {
 async fn run<S: Store>(
     config: Config,
     store: Arc<S>,
+    mut signals: Signals,
     log: Option<RequestLog>,
     metrics: PrometheusHandle,
     reload: impl Fn() -> Result<Config, config::Wrong>,
 ) -> Result<(), Failure> {
-    let mut signals = Signals::new()?;
     let (drain_delay, drain_max) = (config.drain_delay, config.drain_max);
     let listener = bind(config.listen).await?;
     let (token, is_made) = token(&config);
@@ -217,6 +233,13 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
         })
+    }
+
+    /// Waits until somebody says stop.
+    async fn stop(&mut self) {
+        while let Told::Reload = self.next().await {
+            tracing::info!("there is nothing to reload before the store is open");
+        }
     }
 
     async fn next(&mut self) -> Told {

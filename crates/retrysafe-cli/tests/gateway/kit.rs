@@ -384,7 +384,13 @@ impl Gateway {
     }
 
     fn launch(upstream: &Upstream, toml: &str, guard: tempfile::TempDir, store: String) -> Self {
-        let mut gateway = Self {
+        let mut gateway = Self::new(upstream, toml, guard, store);
+        gateway.restart();
+        gateway
+    }
+
+    fn new(upstream: &Upstream, toml: &str, guard: tempfile::TempDir, store: String) -> Self {
+        let gateway = Self {
             address: free(),
             admin: free(),
             folder: guard.path().to_path_buf(),
@@ -394,7 +400,6 @@ impl Gateway {
             _guard: guard,
         };
         gateway.configure(toml);
-        gateway.restart();
         gateway
     }
 
@@ -417,8 +422,19 @@ impl Gateway {
         std::fs::write(self.config(), format!("{head}{top}\n{admin}{tables}\n")).unwrap();
     }
 
+    /// A gateway whose process does not run yet.
+    pub(crate) fn asleep_on(store: &str, upstream: &Upstream, toml: &str) -> Self {
+        Self::new(upstream, toml, tempfile::tempdir().unwrap(), store.to_owned())
+    }
+
     /// Starts it again, on the same store and addresses.
     pub(crate) fn restart(&mut self) {
+        self.spawn();
+        self.await_ready();
+    }
+
+    /// Starts its process.
+    pub(crate) fn spawn(&mut self) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -433,6 +449,10 @@ impl Gateway {
             .spawn()
             .unwrap();
         self.child = Some(child);
+    }
+
+    /// Waits until it is ready.
+    pub(crate) fn await_ready(&mut self) {
         let end = Instant::now() + PATIENCE;
         while !self.is_ready() {
             if let Some(status) = self.child().try_wait().unwrap() {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::cluster::Cluster;
-use super::kit::{Gateway, Upstream, key, program, request, send, until};
+use super::kit::{Gateway, Upstream, key, program, program_with, request, send, until};
 
 /// The server of this test run.
 fn server() -> &'static Cluster {
@@ -56,10 +56,64 @@ fn without_its_database_it_does_not_start_and_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let store = "postgres://u:planted@127.0.0.1:1/d";
     let serve = ["serve", "--upstream", "http://127.0.0.1:1", "--store", store];
-    let (code, out, err) = program(&serve, folder.path());
+    let bound = [("RETRYSAFE_STORE_WAIT_MAX", "300ms")];
+    let (code, out, err) = program_with(&serve, folder.path(), &bound);
     assert_eq!(code, 1);
     assert!(err.contains("127.0.0.1:1/d: cannot connect to PostgreSQL"), "{err}");
+    assert!(err.contains("300ms") && err.contains("store_wait_max"), "{err}");
+    assert!(format!("{out}{err}").contains("out of reach: waiting"), "{out}{err}");
     assert!(!format!("{out}{err}").contains("planted"), "{out}{err}");
+}
+
+/// Two machines come back after a power cut, and the database is the second.
+#[test]
+fn a_database_that_is_down_at_the_start_is_waited_for() {
+    let cluster = Cluster::start(&[]);
+    cluster.kill();
+    let upstream = Upstream::start();
+    let mut gateway = Gateway::asleep_on(&cluster.url("postgres"), &upstream, "");
+    gateway.spawn();
+    gateway.wait_for_log("out of reach: waiting");
+    assert!(!gateway.is_ready());
+    cluster.up();
+    gateway.await_ready();
+    assert_eq!(gateway.post("/a", &key(), "{}").status(), 201);
+}
+
+#[test]
+fn a_stop_ends_the_wait_for_the_database() {
+    let upstream = Upstream::start();
+    for signal in ["TERM", "INT"] {
+        let mut gateway =
+            Gateway::asleep_on("postgres://u@127.0.0.1:1/d?sslmode=disable", &upstream, "");
+        gateway.spawn();
+        gateway.wait_for_log("out of reach: waiting");
+        gateway.signal("HUP");
+        gateway.wait_for_log("nothing to reload");
+        gateway.signal(signal);
+        assert_eq!(gateway.wait(), Some(0), "{}", gateway.log());
+    }
+}
+
+#[test]
+fn what_is_wrong_for_good_is_not_waited_for() {
+    let upstream = Upstream::start();
+    let forgetful = Cluster::start(&[("fsync", "off")]);
+    let held = Gateway::start(&upstream, "");
+    let url = server().url("postgres");
+    for (store, why) in [
+        (url.replace("postgres@", "nobody@"), "role \"nobody\" does not exist"),
+        (server().url("no_such_database"), "does not exist"),
+        (format!("{url}?sslmode=require"), "does not support TLS"),
+        (forgetful.url("postgres"), "fsync is off"),
+        (format!("disk:{}", held.folder.join("data").display()), "in use by process"),
+    ] {
+        let mut gateway = Gateway::asleep_on(&store, &upstream, "store_wait_max = \"1h\"\n---\n");
+        gateway.spawn();
+        assert_eq!(gateway.wait(), Some(1), "{store}: {}", gateway.log());
+        let told = gateway.log();
+        assert!(told.contains(why) && !told.contains("waiting"), "{store}: {told}");
+    }
 }
 
 #[test]

@@ -154,6 +154,20 @@ impl AnyStore {
     }
 }
 
+impl AnyError {
+    /// Whether the store may be there later as it is: it is out of reach, or not ready yet. Everything
+    /// else is wrong for good.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Url => false,
+            #[cfg(feature = "disk")]
+            Self::Disk(_) => false,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(error) => error.may_pass(),
+        }
+    }
+}
+
 impl fmt::Display for AnyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,6 +6,7 @@
 //! transaction says anew how it waits and how it commits, and no statement is prepared by name.
 
 use std::future::poll_fn;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,19 +29,59 @@ const SERVER_VERSION_MIN: i32 = 130_000;
 pub struct ConnectError {
     pub(super) what: String,
     pub(super) source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    may_pass: bool,
 }
 
 impl ConnectError {
+    /// Wrong for good.
     pub(super) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), source: None }
+        Self { what: what.into(), source: None, may_pass: false }
+    }
+
+    fn silence() -> Self {
+        let what = "the server does not answer in time".to_owned();
+        Self { what, source: None, may_pass: true }
     }
 
     pub(super) fn because(
         what: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { what: what.into(), source: Some(source.into()) }
+        let source = source.into();
+        let may_pass = source.downcast_ref().is_some_and(may_pass);
+        Self { what: what.into(), source: Some(source), may_pass }
     }
+
+    /// Whether the server may be there later, as it is: nobody answers, or it says that it is not
+    /// ready yet. A password, a database or a setting that is wrong stays so.
+    pub fn may_pass(&self) -> bool {
+        self.may_pass
+    }
+}
+
+/// Whether an error of the driver is one of the moment.
+fn may_pass(error: &tokio_postgres::Error) -> bool {
+    if let Some(code) = error.code() {
+        // The server starts, stops or recovers, or has no place for another connection.
+        let moments = [
+            SqlState::CANNOT_CONNECT_NOW,
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::TOO_MANY_CONNECTIONS,
+        ];
+        return moments.contains(code) || code.code().starts_with("08");
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        if let Some(io) = inner.downcast_ref::<io::Error>() {
+            // A certificate that does not verify is bad data; a socket that we may not open stays shut.
+            let for_good =
+                [ErrorKind::InvalidData, ErrorKind::InvalidInput, ErrorKind::PermissionDenied];
+            return !for_good.contains(&io.kind());
+        }
+        cause = inner.source();
+    }
+    error.is_closed()
 }
 
 impl std::fmt::Display for ConnectError {
@@ -103,7 +144,7 @@ impl Wire {
         };
         match tokio::time::timeout(settings.connect_within, connect).await {
             Ok(wire) => wire,
-            Err(_) => Err(ConnectError::new("the server does not answer in time")),
+            Err(_) => Err(ConnectError::silence()),
         }
     }
 
@@ -117,7 +158,7 @@ impl Wire {
         match tokio::time::timeout(settings.connect_within, check).await {
             Ok(Ok(begin)) => wire.begin = begin,
             Ok(Err(refused)) => return Err(refused),
-            Err(_) => return Err(ConnectError::new("the server does not answer in time")),
+            Err(_) => return Err(ConnectError::silence()),
         }
         Ok(wire)
     }

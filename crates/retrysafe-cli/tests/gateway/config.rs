@@ -1,6 +1,7 @@
 //! What does the program say about its configuration?
 
-use super::kit::{program, program_with};
+use super::kit::{Gateway, Step, Upstream, key, program, program_with};
+use super::postgres::database;
 
 fn check(toml: &str) -> (i32, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -139,6 +140,35 @@ fn one_check_names_everything_that_is_wrong() {
     // What was wrong is not said to be missing as well.
     assert_eq!(told.matches("`listen`").count(), 1, "{told}");
     assert!(!told.contains("`upstream`: is not set"), "{told}");
+}
+
+/// The bound of the check is no guess: an answer of this size is kept and replayed.
+#[test]
+fn the_largest_answer_that_the_check_admits_is_kept() {
+    let upstream = Upstream::start();
+    let folder = tempfile::tempdir().unwrap();
+    let disk = format!("disk:{}", folder.path().display());
+    // The bound is about the store, not about the speed of the machine that runs this test.
+    let postgres = format!("{}?deadline=20s", database());
+    for (store, mebibytes) in [(disk, 63_u32), (postgres, 16)] {
+        let noise = |at: u32| at.wrapping_mul(0x9e37_79b9).to_le_bytes()[3];
+        let body: Vec<u8> = (0..mebibytes << 20).map(noise).collect();
+        let path = format!("/large/{mebibytes}");
+        upstream.script(&path, vec![Step::Reply(201, vec![], body.clone())]);
+        let toml = |more| format!("[defaults]\nresponse_bytes_max = \"{}MiB\"\n", mebibytes + more);
+        let mut gateway = Gateway::start_on(&store, &upstream, &toml(0));
+        let key = key();
+        for is_replay in [false, true] {
+            let answer = gateway.post(&path, &key, "{}");
+            assert_eq!((answer.status(), answer.is_replay()), (201, is_replay), "{store}");
+            assert!(answer.body == body, "{store}: other bytes");
+        }
+        gateway.kill();
+        gateway.configure(&toml(1));
+        gateway.spawn();
+        assert_eq!(gateway.wait(), Some(1), "a start refuses more");
+        assert!(gateway.log().contains("response_bytes_max"), "{}", gateway.log());
+    }
 }
 
 #[test]

@@ -77,9 +77,10 @@ use tokio::time::Instant;
 /// How many connections carry writes. One flushes while the other fills; a third gained nothing.
 const WRITERS: usize = 2;
 
-/// The largest body of an answer that is kept. A value of the server may have a gibibyte; but an
-/// operation has its deadline, five seconds unless the URL says otherwise, and that is for half of it.
-pub const ANSWER_BYTES_MAX: usize = 63 << 20;
+/// The largest body of an answer that this store keeps. The server itself would hold a gibibyte in one
+/// value; but a settle has half of the deadline to be sent in, 2.5 seconds unless the URL says
+/// otherwise, and a server that is busy with others takes a few megabytes in a second.
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A store of records in PostgreSQL. Clones share their connections.
 #[derive(Clone)]

@@ -111,7 +111,7 @@ async fn use_and_acknowledge(
 fn narrate(notice: &Notice<'_>) {
     if let Notice::Heard { attempt, heard, next, .. } = notice {
         let heard = match heard {
-            Heard::Answer { status, .. } => format!("{status}"),
+            Heard::Answer(head) => format!("{}", head.status),
             Heard::NotSent => "no connection".to_owned(),
             Heard::Lost => "the answer was lost".to_owned(),
         };
@@ -119,7 +119,7 @@ fn narrate(notice: &Notice<'_>) {
             Next::Retry(pause) => format!("next attempt in {} ms", pause.as_millis()),
             Next::Done => "done".to_owned(),
             Next::OutcomeUnknown => "it may have happened".to_owned(),
-            Next::GiveUp => "it did not happen".to_owned(),
+            Next::GiveUp => "given up".to_owned(),
         };
         // Nobody to tell if standard error is closed.
         let _ = writeln!(std::io::stderr(), "  attempt {attempt}: {heard}; {next}");

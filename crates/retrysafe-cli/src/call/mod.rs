@@ -75,7 +75,7 @@ const AFTER_HELP: &str = "\
 Credentials (Authorization, Cookie and the like) are not journalled: give them again with --resume -H.
 
 Exit code: 0 an answer 2xx or 3xx, 1 another answer, 2 nothing was sent (usage), 3 the outcome is
-unknown, 4 gave up and it did not happen.";
+unknown, 4 gave up: nothing was sent, or every attempt was refused.";
 
 /// How a call ended, the least harmful first. Several calls end as the worst of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +84,7 @@ enum End {
     Fine,
     /// Another answer.
     Refused,
-    /// It did not happen.
+    /// Nothing was sent, or every attempt was refused.
     GaveUp,
     /// Nothing was sent.
     Unsent,

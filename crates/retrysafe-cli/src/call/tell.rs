@@ -8,7 +8,7 @@ use base64::Engine as _;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use retrysafe::client::{BoxError, Error, Heard, Last, Next, Notice, Pending, Receipt};
+use retrysafe::client::{AnswerHead, BoxError, Error, Heard, Last, Next, Notice, Pending, Receipt};
 use retrysafe_core::units::show_duration;
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ impl Teller {
 
     fn attempt(&self, number: u32, heard: Heard<'_>, why: Option<&str>, next: Next) {
         let what = match heard {
-            Heard::Answer { status, code, .. } => match code {
+            Heard::Answer(AnswerHead { status, code, .. }) => match code {
                 Some(code) => format!("{status} {code}"),
                 None => status.to_string(),
             },
@@ -80,11 +80,11 @@ impl Teller {
             Next::Retry(pause) => format!("again in {}", show_duration(whole_ms(pause))),
             Next::Done => "final".to_owned(),
             Next::OutcomeUnknown => "it may have happened".to_owned(),
-            Next::GiveUp => "it did not happen".to_owned(),
+            Next::GiveUp => "given up".to_owned(),
         };
         self.remark(&format!("  attempt {number}: {what}; {then}"));
         let (status, code) = match heard {
-            Heard::Answer { status, code, .. } => (Some(status), code),
+            Heard::Answer(AnswerHead { status, code, .. }) => (Some(status), code),
             Heard::NotSent | Heard::Lost => (None, None),
         };
         let (then, pause_ms) = match next {

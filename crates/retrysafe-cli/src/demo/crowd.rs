@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use retrysafe_core::retry::{self, Call, Next, Patience};
+use retrysafe_core::retry::{self, AnswerHead, Call, Next, Patience};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -176,13 +176,12 @@ async fn careful(payment: String, shot: Shot) -> Told {
         }
         let next = {
             let heard = match &heard {
-                Heard::Answer(answer) => retry::Heard::Answer {
-                    status: answer.status.as_u16(),
+                // The demo's outages last a second; its customers look again sooner than asked.
+                Heard::Answer(answer) => retry::Heard::Answer(AnswerHead {
                     code: code.as_deref(),
-                    // The demo's outages last a second; its customers look again sooner than asked.
-                    retry_after: None,
                     is_replay: answer.is_marked(),
-                },
+                    ..AnswerHead::new(answer.status.as_u16())
+                }),
                 Heard::Refused(_) => retry::Heard::NotSent,
                 Heard::Broken(_) | Heard::Silence => retry::Heard::Lost,
             };

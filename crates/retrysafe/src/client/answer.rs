@@ -68,6 +68,9 @@ impl<B: Body> Answer<B> {
     }
 }
 
+/// Stripe's word for a key that belongs to another request. It is a type, and comes without a code.
+const IDEMPOTENCY_ERROR: &str = "idempotency_error";
+
 /// The `code` of a problem document or of Stripe's error object.
 pub(super) fn problem_code<B: Body>(answer: &Response<Answer<B>>) -> Option<String> {
     let media_type = answer.headers().get(CONTENT_TYPE)?.to_str().ok()?;
@@ -80,8 +83,10 @@ pub(super) fn problem_code<B: Body>(answer: &Response<Answer<B>>) -> Option<Stri
         return None;
     }
     let document: serde_json::Value = serde_json::from_slice(&body).ok()?;
-    let code = document.get("code").or_else(|| document.get("error")?.get("code"))?;
-    code.as_str().map(str::to_owned)
+    let text = |pointer| document.pointer(pointer).and_then(serde_json::Value::as_str);
+    let code = text("/code").or_else(|| text("/error/code"));
+    let code = code.or_else(|| text("/error/type").filter(|kind| *kind == IDEMPOTENCY_ERROR));
+    code.map(str::to_owned)
 }
 
 impl<B: Body> Body for Answer<B> {

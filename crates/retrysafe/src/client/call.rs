@@ -14,7 +14,7 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use retrysafe_core::Key;
 use retrysafe_core::key::{KeyError, KeySyntax};
-use retrysafe_core::retry::{Call, Heard, Next};
+use retrysafe_core::retry::{AnswerHead, Call, Heard, Next};
 use tokio::time::Instant;
 
 use super::Receipt;
@@ -24,8 +24,11 @@ use super::journal::{Claim, Pending};
 use super::settings::{Notice, Retries};
 use super::transport::{Loss, Transport};
 
-/// By which a server says that an answer is the one it has kept under the key.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// By which a gateway says that an answer leaves the outcome unknown.
+const OUTCOME: HeaderName = HeaderName::from_static("retrysafe-outcome");
+
+/// By which Stripe says whether another attempt makes sense.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
 /// A call that is ready to be sent.
 pub(super) struct Ready {
@@ -82,7 +85,8 @@ impl Ready {
         let age = SystemTime::now().duration_since(entry.written_at).unwrap_or_default();
         if age > retries.resend_within {
             let receipt = Receipt::new(Some(entry.key), 0, claim);
-            return Err(Error::OutcomeUnknown(Ended { receipt, last: Last::KeyTooOld }));
+            let ended = Ended { receipt, last: Last::KeyTooOld, was_sent: true };
+            return Err(Error::OutcomeUnknown(ended));
         }
         Ok(Self { request, key: Some(entry.key), claim, call: Call::resumed() })
     }
@@ -123,12 +127,7 @@ impl Ready {
             End::Answer(_) | End::Error(..) | End::TimedOut => None,
         };
         let (heard, why) = match end {
-            End::Answer(answer) => {
-                let retry_after = answer.headers().get(RETRY_AFTER).map(HeaderValue::as_bytes);
-                let status = answer.status().as_u16();
-                let is_replay = answer.headers().get(REPLAYED).is_some_and(|value| value == "true");
-                (Heard::Answer { status, code: code.as_deref(), retry_after, is_replay }, None)
-            }
+            End::Answer(answer) => (Heard::Answer(head(answer, code.as_deref(), retries)), None),
             End::Error(Loss::NotSent | Loss::Unsendable, why) => (Heard::NotSent, Some(why)),
             End::Error(Loss::Lost, why) => (Heard::Lost, Some(why)),
             End::TimedOut => (Heard::Lost, None),
@@ -137,10 +136,7 @@ impl Ready {
         let next = self.call.next(&retries.patience, heard, spent, chance(), now.as_secs());
         let next = match (next, end) {
             // The next attempt could not be written either.
-            (Next::Retry(_), End::Error(Loss::Unsendable, _)) if self.call.may_have_run() => {
-                Next::OutcomeUnknown
-            }
-            (Next::Retry(_), End::Error(Loss::Unsendable, _)) => Next::GiveUp,
+            (Next::Retry(_), End::Error(Loss::Unsendable, _)) => self.call.end(),
             // A safe request has no effect that could be in doubt.
             (Next::OutcomeUnknown, _) if self.key.is_none() => Next::GiveUp,
             (next, _) => next,
@@ -161,9 +157,9 @@ impl Ready {
             End::Error(_, error) => Last::Error(error),
             End::TimedOut => Last::TimedOut,
         };
-        let ended = Ended { receipt: self.receipt(), last };
+        let ended = Ended { receipt: self.receipt(), last, was_sent: self.call.was_sent() };
         match next {
-            // The caller is about to be told that it did not happen, so nobody may find it in the
+            // The caller is about to be told that the call is over, so nobody may find it in the
             // journal and make it happen. If it cannot be removed, somebody may.
             Next::GiveUp => match ended.receipt.acknowledge().await {
                 Ok(()) => Error::GaveUp(ended),
@@ -211,6 +207,29 @@ async fn send<T: Transport>(
         },
     };
     End::Answer(Box::new(Response::from_parts(parts, body)))
+}
+
+/// What an answer says about the call.
+fn head<'a, B>(
+    answer: &'a Response<B>,
+    code: Option<&'a str>,
+    retries: &Retries,
+) -> AnswerHead<'a> {
+    let is = |name: &HeaderName, word: &str| {
+        answer.headers().get(name).is_some_and(|value| value.as_bytes() == word.as_bytes())
+    };
+    AnswerHead {
+        status: answer.status().as_u16(),
+        code,
+        retry_after: answer.headers().get(RETRY_AFTER).map(HeaderValue::as_bytes),
+        is_replay: is(&retries.replay_marker, "true"),
+        leaves_unknown: is(&OUTCOME, "unknown"),
+        should_retry: match answer.headers().get(SHOULD_RETRY).map(HeaderValue::as_bytes) {
+            Some(b"true") => Some(true),
+            Some(b"false") => Some(false),
+            Some(_) | None => None,
+        },
+    }
 }
 
 /// Whether an answer may be a problem document: a refusal, or "still running" as 202. Any other

@@ -15,16 +15,17 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Why there is no final answer.
 ///
-/// The kinds are not degrees of one failure: after [`GaveUp`](Self::GaveUp) the call surely has not
-/// taken effect, after [`OutcomeUnknown`](Self::OutcomeUnknown) it may have. Do not show the second
-/// to people as a failure, and do not make a new call for it: call again with the same key.
+/// The kinds are not degrees of one failure: after [`GaveUp`](Self::GaveUp) nothing says that the
+/// call has taken effect, after [`OutcomeUnknown`](Self::OutcomeUnknown) it may have. Do not show the
+/// second to people as a failure, and do not make a new call for it: call again with the same key.
 #[derive(Debug)]
 pub enum Error {
     /// The request may have been executed, and nobody knows. A journalled call stays in the
     /// journal until its receipt is acknowledged.
     OutcomeUnknown(Ended),
-    /// The request surely has not been executed. A journalled call has left the journal, so that
-    /// nobody executes it later.
+    /// Nothing says that the request was executed. Unless it [was sent](Ended::was_sent) it surely
+    /// was not; else every attempt was refused, and said so. A journalled call has left the journal,
+    /// so that nobody executes it later.
     GaveUp(Ended),
     /// Nothing was sent.
     Refused(Refused),
@@ -37,6 +38,10 @@ pub struct Ended {
     pub receipt: Receipt,
     /// The end of the last attempt.
     pub last: Last,
+    /// Whether any attempt was sent, by this process or a former one. What was refused may still
+    /// have been executed if a proxy sent it twice and passed on one answer; what was never sent
+    /// cannot. To be sure, call again with the same key.
+    pub was_sent: bool,
 }
 
 /// The end of the last attempt.
@@ -73,8 +78,8 @@ pub enum Refused {
 }
 
 impl Error {
-    /// Whether the request may have been executed by an attempt of this client. A refusal to
-    /// resume says nothing about earlier ones.
+    /// Whether an attempt of this client may have been executed, as far as the answers say. A
+    /// refusal to resume says nothing about earlier ones.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::OutcomeUnknown(_) => true,
@@ -97,7 +102,10 @@ impl fmt::Display for Error {
             Self::OutcomeUnknown(ended) => {
                 write!(f, "the outcome is unknown, the request may have taken effect: {ended}")
             }
-            Self::GaveUp(ended) => write!(f, "gave up, the request did not take effect: {ended}"),
+            Self::GaveUp(ended) if ended.was_sent => {
+                write!(f, "gave up, every attempt was refused: {ended}")
+            }
+            Self::GaveUp(ended) => write!(f, "gave up, nothing was sent: {ended}"),
             Self::Refused(refused) => write!(f, "nothing was sent: {refused}"),
         }
     }

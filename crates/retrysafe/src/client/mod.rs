@@ -7,11 +7,12 @@
 //!   caller's own, and carries it on every attempt. GET and HEAD are retried without one.
 //! * What may still change is tried again: a lost connection, an answer that breaks off, "still
 //!   running", 408, 425, 429 and 5xx. What will not change is an answer: 400, 401, 404, 422, an
-//!   application's own 409.
+//!   application's own 409. After an attempt that was lost a refusal counts only if the server
+//!   marks it as kept under the key: else a proxy may have said it.
 //! * Pauses have full jitter and a cap, `Retry-After` is honoured, and the whole call has a
 //!   deadline.
 //! * **"Nobody knows" is an error of its own**, [`Error::OutcomeUnknown`], apart from
-//!   [`Error::GaveUp`], after which nothing has happened.
+//!   [`Error::GaveUp`]: nothing was sent, or every attempt was refused.
 //! * With a [`Journal`] the call is on disk before its first byte is sent, so that after a crash it
 //!   is finished, not repeated.
 //!
@@ -29,7 +30,7 @@
 //! match client.send(request).await {
 //!     Ok(answer) => println!("{}", answer.status()),
 //!     Err(Error::OutcomeUnknown(ended)) => println!("it may have happened: {ended}"),
-//!     Err(error) => println!("it did not happen: {error}"),
+//!     Err(error) => println!("{error}"),
 //! }
 //! # Ok(())
 //! # }
@@ -58,6 +59,6 @@ pub use error::{BoxError, Ended, Error, Last, Refused};
 pub use journal::{Damage, Damaged, Found, Journal, Pending};
 pub use layer::{Client, RetryLayer};
 pub use receipt::Receipt;
-pub use retrysafe_core::retry::{Heard, Next, Patience};
-pub use settings::{IDEMPOTENCY_KEY, Notice, Retries};
+pub use retrysafe_core::retry::{AnswerHead, Heard, Next, Patience};
+pub use settings::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, Notice, Retries};
 pub use transport::{Loss, loss};

@@ -9,7 +9,7 @@
 //!     Ok(answer) => println!("{}", answer.status()),
 //!     Err(error) => match safe::ended(&error) {
 //!         Some(end) if end.may_have_run() => println!("it may have happened: {end}"),
-//!         _ => println!("it did not happen: {error}"),
+//!         _ => println!("{error}"),
 //!     },
 //! }
 //! # Ok(())

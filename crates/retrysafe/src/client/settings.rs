@@ -15,6 +15,10 @@ use super::transport::{Loss, loss};
 /// The header that names a call, unless another one is set.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// The header by which a server says that an answer is the one it has kept under the key, unless
+/// another one is set.
+pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
 /// The longest request body that is held for its retries, unless set otherwise. It is what most
 /// gateways accept, and a call holds one copy for as long as it lasts.
 const BODY_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -27,8 +31,8 @@ const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// enough that several attempts fit into the default deadline.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long after its first attempt a journalled call is sent again, unless set otherwise. Most
-/// servers forget a key after 24 hours, and what they have forgotten they would execute again.
+/// How long after its first attempt a call is sent again, unless set otherwise. Most servers forget
+/// a key after 24 hours, and what they have forgotten they would execute again.
 const RESEND_WITHIN: Duration = Duration::from_secs(23 * 60 * 60);
 
 /// What an observer hears of a call.
@@ -67,6 +71,7 @@ pub struct Retries {
     pub(super) answer_bytes_max: usize,
     pub(super) resend_within: Duration,
     pub(super) key_header: HeaderName,
+    pub(super) replay_marker: HeaderName,
     pub(super) quotes_key: bool,
     pub(super) journal: Option<Journal>,
     observer: Option<Arc<Observer>>,
@@ -82,6 +87,7 @@ impl Default for Retries {
             answer_bytes_max: ANSWER_BYTES_MAX,
             resend_within: RESEND_WITHIN,
             key_header: IDEMPOTENCY_KEY,
+            replay_marker: IDEMPOTENT_REPLAYED,
             quotes_key: false,
             journal: None,
             observer: None,
@@ -123,8 +129,8 @@ impl Retries {
         self
     }
 
-    /// Sets how long after its first attempt a journalled call may be sent again. It must be
-    /// shorter than the server remembers keys.
+    /// Sets how long after its first attempt a call may be sent again, by this process or, with a
+    /// journal, by a later one. It must be shorter than the server remembers keys.
     #[must_use]
     pub fn resend_within(mut self, window: Duration) -> Self {
         self.resend_within = window;
@@ -135,6 +141,15 @@ impl Retries {
     #[must_use]
     pub fn key_header(mut self, name: HeaderName) -> Self {
         self.key_header = name;
+        self
+    }
+
+    /// Sets the header by which the server marks an answer that it has kept under the key, with the
+    /// value `true`. An answer with it is final; and after a lost attempt no refusal is final
+    /// without it.
+    #[must_use]
+    pub fn replay_marker(mut self, name: HeaderName) -> Self {
+        self.replay_marker = name;
         self
     }
 
@@ -188,6 +203,7 @@ impl fmt::Debug for Retries {
             .field("patience", &self.patience)
             .field("attempt_timeout", &self.attempt_timeout)
             .field("key_header", &self.key_header)
+            .field("replay_marker", &self.replay_marker)
             .field("journal", &self.journal)
             .finish_non_exhaustive()
     }

@@ -1,9 +1,10 @@
 //! Did it happen? The ends of a call without a final answer, kept apart.
 
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::Full;
 use hyper_util::client::legacy::Client as Hyper;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -127,4 +128,126 @@ async fn the_judge_of_errors_can_be_replaced() {
     let error = Client::new(hyper(), retries).send(server.post()).await.unwrap_err();
     assert!(matches!(error, Error::GaveUp(_)), "{error}");
     assert_eq!(server.seen().len(), 1);
+}
+
+/// The answer to a call whose first attempt was lost and whose next ones went like this, and how
+/// many attempts the server saw.
+async fn after_a_loss(then: impl IntoIterator<Item = Step>) -> (Result<u16, Error>, usize) {
+    let steps: Vec<Step> = [Step::Reset].into_iter().chain(then).collect();
+    let retries =
+        Retries::default().patience(Patience { attempts_max: steps.len() as u32, ..patience() });
+    let server = Server::scripted(steps);
+    let answer = client_with(retries).0.send(server.post()).await;
+    (answer.map(|answer| answer.status().as_u16()), server.seen().len())
+}
+
+// The first attempt was still running when the second arrived, and the server said so with a 409
+// that named neither a code nor a time. The caller was told "conflict", though it was paying.
+#[tokio::test]
+async fn a_bare_conflict_after_a_lost_attempt_is_asked_about_again() {
+    let conflict = || answer(409, "", "still running");
+    let (end, seen) = after_a_loss([conflict(), conflict(), created()]).await;
+    assert_eq!((end.unwrap(), seen), (201, 4));
+    let (end, _) = after_a_loss([conflict(), conflict()]).await;
+    assert!(matches!(end, Err(Error::OutcomeUnknown(_))), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_after_a_lost_attempt_is_final_once_it_is_kept() {
+    for status in [302, 307, 400, 402, 409, 410, 422] {
+        let refusal = |headers: &str| answer(status, headers, "");
+        let kept = refusal("Idempotent-Replayed: true\r\n");
+        let (end, seen) = after_a_loss([refusal(""), kept, created()]).await;
+        assert_eq!((end.unwrap(), seen), (status, 3));
+        // Nobody says that it is the key's own answer: a proxy may have said it.
+        let (end, _) = after_a_loss([refusal(""), refusal("")]).await;
+        assert!(matches!(end, Err(Error::OutcomeUnknown(_))), "{status}: {end:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_proxy_says_is_no_verdict_about_a_lost_attempt() {
+    for status in [401, 403, 404, 405, 407, 411, 412, 413, 414, 415, 417, 421, 426, 431, 451, 501] {
+        let (end, seen) = after_a_loss([answer(status, "", ""), created()]).await;
+        assert!(matches!(end, Err(Error::OutcomeUnknown(_))), "{status}: {end:?}");
+        assert_eq!(seen, 2, "asking again would get the same");
+    }
+    // The rules by which requests are compared may have changed since the first attempt.
+    let (end, seen) = after_a_loss([problem(422, "idempotency_key_reused", ""), created()]).await;
+    assert!(matches!(end, Err(Error::OutcomeUnknown(_))) && seen == 2, "{end:?}");
+    let stripe = r#"{"error":{"type":"idempotency_error","code":null,"message":"other"}}"#;
+    let stripe = answer(400, "Content-Type: application/json\r\n", stripe);
+    let (end, seen) = after_a_loss([stripe, created()]).await;
+    assert!(matches!(end, Err(Error::OutcomeUnknown(_))) && seen == 2, "{end:?}");
+    // This one says that it was executed.
+    let (end, _) = after_a_loss([problem(410, "response_not_stored", "")]).await;
+    assert_eq!(end.unwrap(), 410);
+}
+
+#[tokio::test]
+async fn a_timeout_that_the_server_tells_may_have_been_executed() {
+    // Not only unread requests are answered with 408: handlers that took too long are, too.
+    let error = end([answer(408, "", ""), answer(408, "", "")]).await;
+    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error}");
+}
+
+#[tokio::test]
+async fn an_answer_that_leaves_its_outcome_unknown_is_not_final() {
+    let unknown = |status| answer(status, "Retrysafe-Outcome: unknown\r\n", "");
+    for status in [200, 400, 500] {
+        let server = Server::scripted([unknown(status), created()]);
+        assert_eq!(client().0.send(server.post()).await.unwrap().status(), 201);
+        let error = end([unknown(status), unknown(status)]).await;
+        assert!(matches!(error, Error::OutcomeUnknown(_)), "{status}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn what_stripe_says_about_retrying_is_heard() {
+    let says = |status, word: &str| answer(status, &format!("Stripe-Should-Retry: {word}\r\n"), "");
+    let server = Server::scripted([says(400, "true"), created()]);
+    assert_eq!(client().0.send(server.post()).await.unwrap().status(), 201);
+    for (status, word) in [(429, "false"), (400, "false"), (400, "perhaps"), (200, "true")] {
+        let server = Server::scripted([says(status, word), created()]);
+        assert_eq!(client().0.send(server.post()).await.unwrap().status(), status, "{word}");
+        assert_eq!(server.seen().len(), 1);
+    }
+    let server = Server::scripted([says(500, "false"), created()]);
+    let error = client().0.send(server.post()).await.unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error}");
+    assert_eq!(server.seen().len(), 1, "asking again would not help, it says");
+}
+
+// A proxy sent the request twice. The first copy was executed, the second was refused with 429, and
+// the caller was promised that nothing had happened.
+#[tokio::test]
+async fn giving_up_promises_no_more_than_is_known() {
+    let limited = || answer(429, "", "");
+    let error = end([limited(), limited()]).await;
+    assert!(error.to_string().starts_with("gave up, every attempt was refused"), "{error}");
+    assert!(matches!(error, Error::GaveUp(ended) if ended.was_sent));
+    let error = client_with(twice()).0.send(nobody_listens()).await.unwrap_err();
+    assert!(error.to_string().starts_with("gave up, nothing was sent"), "{error}");
+    assert!(matches!(error, Error::GaveUp(ended) if !ended.was_sent));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_lengths_of_time_are_fine() {
+    let breaks = tower::service_fn(|_: Request<Full<Bytes>>| async {
+        Err::<Response<Full<Bytes>>, _>(std::io::Error::other("reset"))
+    });
+    let patience = Patience {
+        attempts_max: 3,
+        pause: Duration::MAX,
+        pause_max: Duration::MAX,
+        deadline: Duration::MAX,
+    };
+    let retries = Retries::default().attempt_timeout(Duration::MAX).resend_within(Duration::MAX);
+    let client = Client::new(breaks, retries.clone().patience(patience));
+    let request = || Request::post("http://shop.test/").body(Full::<Bytes>::default()).unwrap();
+    // The pause is longer than anybody lives; what counts is that it is one.
+    assert!(tokio::time::timeout(Duration::from_secs(60), client.send(request())).await.is_err());
+    let client =
+        Client::new(breaks, retries.patience(Patience { pause: Duration::ZERO, ..patience }));
+    assert!(matches!(client.send(request()).await, Err(Error::OutcomeUnknown(_))));
 }

@@ -99,6 +99,19 @@ async fn a_kept_failure_is_final() {
 }
 
 #[tokio::test]
+async fn the_header_that_marks_a_replay_can_have_another_name() {
+    let marked = || answer(500, "Idempotency-Replayed: true\r\n", "{}");
+    let server = Server::scripted([marked(), created()]);
+    let name = http::HeaderName::from_static("idempotency-replayed");
+    let (client, _) = client_with(Retries::default().patience(patience()).replay_marker(name));
+    assert_eq!(client.send(server.post()).await.unwrap().status(), 500);
+    assert_eq!(server.seen().len(), 1);
+    // Another name alone is not taken for it.
+    is_retried(marked()).await;
+    is_retried(answer(500, "Idempotent-Replayed: false\r\n", "")).await;
+}
+
+#[tokio::test]
 async fn a_success_is_final_whatever_its_body_says() {
     let server = Server::scripted([problem(200, "outcome_unknown", ""), created()]);
     assert_eq!(client().0.send(server.post()).await.unwrap().status(), 200);
@@ -310,10 +323,12 @@ async fn the_observer_hears_of_every_attempt() {
             "sending 1",
             "1 Lost true Retry(0ns)",
             "sending 2",
-            "2 Answer { status: 503, code: Some(\"store_unavailable\"), retry_after: None, \
-             is_replay: false } false Retry(0ns)",
+            "2 Answer(AnswerHead { status: 503, code: Some(\"store_unavailable\"), \
+             retry_after: None, is_replay: false, leaves_unknown: false, should_retry: None }) \
+             false Retry(0ns)",
             "sending 3",
-            "3 Answer { status: 201, code: None, retry_after: None, is_replay: false } false Done",
+            "3 Answer(AnswerHead { status: 201, code: None, retry_after: None, is_replay: false, \
+             leaves_unknown: false, should_retry: None }) false Done",
         ]
     );
 }

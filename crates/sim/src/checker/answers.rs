@@ -10,7 +10,15 @@ use crate::options::{NAMES, Profile};
 
 impl Checker {
     pub(super) fn called(&mut self, call: u16, key: u8, print: u8) {
-        let blank = Call { key, print, began_at: self.at, told: false, answered: false, end: None };
+        let blank = Call {
+            key,
+            print,
+            began_at: self.at,
+            told: false,
+            in_doubt: false,
+            answered: false,
+            end: None,
+        };
         while self.calls.len() <= usize::from(call) {
             self.calls.push(blank);
         }
@@ -44,9 +52,13 @@ impl Checker {
     }
 
     pub(super) fn heard(&mut self, call: u16, class: Class, status: u16) {
+        let in_doubt = self.calls.get(usize::from(call)).is_some_and(|call| call.in_doubt);
         let (told, answered) = match class {
             // A kept 5xx is an answer, but a client cannot tell it from one that will pass.
-            Class::First | Class::Replay => (status < 500, true),
+            Class::Replay => (status < 500, true),
+            // Nor can a client with an attempt in doubt tell the application's refusal from one
+            // that was said at the door, until it is marked as kept.
+            Class::First => (status < 400 || status < 500 && !in_doubt, true),
             Class::Gone | Class::Mismatch => (true, true),
             Class::Released
             | Class::InProgress
@@ -57,6 +69,14 @@ impl Checker {
         if let Some(call) = self.calls.get_mut(usize::from(call)) {
             call.told |= told;
             call.answered |= answered;
+            call.in_doubt |= !told && !matches!(class, Class::Unavailable | Class::Unreachable);
+        }
+    }
+
+    /// An attempt was sent, and nothing came back.
+    pub(super) fn not_heard(&mut self, call: u16) {
+        if let Some(call) = self.calls.get_mut(usize::from(call)) {
+            call.in_doubt = true;
         }
     }
 

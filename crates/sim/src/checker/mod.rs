@@ -174,6 +174,8 @@ struct Call {
     began_at: u64,
     /// Whether it was told that no further attempt will change anything.
     told: bool,
+    /// Whether an attempt may have been executed and nobody has told it so.
+    in_doubt: bool,
     answered: bool,
     end: Option<crate::history::CallEnd>,
 }
@@ -289,7 +291,8 @@ impl Checker {
                 self.invoked(call, conn, key, print, gateway);
             }
             What::Heard { call, class, status, .. } => self.heard(call, class, status),
-            What::NotConnected { .. } | What::NotHeard { .. } => {}
+            What::NotConnected { .. } => {}
+            What::NotHeard { call, .. } => self.not_heard(call),
             What::CallEnded { call, end } => self.call_ended(call, end),
             What::Disconnected { conn } => self.disconnected(conn),
 

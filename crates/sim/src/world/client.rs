@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use retrysafe_core::retry::{self, Heard, Next, Patience};
+use retrysafe_core::retry::{self, AnswerHead, Heard, Next, Patience};
 
 use super::conn::{Conn, Reply};
 use super::{Event, Sim, World};
@@ -62,13 +62,13 @@ pub async fn call(sim: Sim, number: u16) {
         let heard = match &came {
             None => Heard::NotSent,
             Some(Came::Nothing) => Heard::Lost,
-            Some(Came::Answer(reply)) => Heard::Answer {
-                status: reply.status,
+            Some(Came::Answer(reply)) => Heard::Answer(AnswerHead {
                 code: reply.code,
                 retry_after: (reply.retry_after > 0)
                     .then(|| decimal(reply.retry_after, &mut digits)),
                 is_replay: reply.class == Class::Replay,
-            },
+                ..AnswerHead::new(reply.status)
+            }),
         };
         let (now, chance) = sim.with(|world| (world.now, world.chance.unit()));
         let spent = Duration::from_millis(now - began);

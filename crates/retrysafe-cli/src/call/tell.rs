@@ -148,7 +148,9 @@ impl Teller {
                 let text = String::from_utf8_lossy(answer.body()).into_owned();
                 Some(text.chars().take(EXCERPT_CHARS_MAX).collect::<String>())
             }
-            Some(Last::Error(_) | Last::TimedOut | Last::KeyTooOld) | None => None,
+            Some(Last::Error(_) | Last::TimedOut | Last::KeyTooOld | Last::AgeUnknown) | None => {
+                None
+            }
         };
         if !self.in_json {
             complain(&error.to_string());

@@ -14,10 +14,11 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use retrysafe_core::Key;
 use retrysafe_core::key::{KeyError, KeySyntax};
-use retrysafe_core::retry::{AnswerHead, Call, Heard, Next};
+use retrysafe_core::retry::{AnswerHead, Call, Heard, Next, Patience};
 use tokio::time::Instant;
 
 use super::Receipt;
+use super::age::FirstSent;
 use super::answer::{Answer, PROBLEM_BYTES_MAX, problem_code};
 use super::error::{BoxError, Ended, Error, Last, Refused};
 use super::journal::{Claim, Pending};
@@ -35,6 +36,7 @@ pub(super) struct Ready {
     request: Request<Bytes>,
     key: Option<Key>,
     claim: Option<Arc<Claim>>,
+    first_sent: FirstSent,
     call: Call,
 }
 
@@ -50,18 +52,20 @@ impl Ready {
         if request.method().is_safe() {
             // Nothing to protect: it is retried without a key, and a key of the caller's own is
             // passed on as it stands.
-            return Ok(Self { request, key: None, claim: None, call: Call::default() });
+            let (first_sent, call) = (FirstSent::now(), Call::default());
+            return Ok(Self { request, key: None, claim: None, first_sent, call });
         }
         let key = named(request.headers_mut(), retries).map_err(Error::Refused)?;
+        let first_sent = FirstSent::now();
         let claim = match &retries.journal {
             // Nothing is sent unless the call is on disk.
             Some(journal) => {
-                let claim = journal.write(&request, &key).await;
+                let claim = journal.write(&request, &key, &first_sent).await;
                 Some(Arc::new(claim.map_err(|error| Error::Refused(Refused::Journal(error)))?))
             }
             None => None,
         };
-        Ok(Self { request, key: Some(key), claim, call: Call::default() })
+        Ok(Self { request, key: Some(key), claim, first_sent, call: Call::default() })
     }
 
     /// Takes up a call from the journal, with the headers that were not journalled.
@@ -82,13 +86,16 @@ impl Ready {
             return Err(Error::Refused(Refused::HeaderMissing(name)));
         }
         let claim = Some(Arc::new(claim));
-        let age = SystemTime::now().duration_since(entry.written_at).unwrap_or_default();
-        if age > retries.resend_within {
-            let receipt = Receipt::new(Some(entry.key), 0, claim);
-            let ended = Ended { receipt, last: Last::KeyTooOld, was_sent: true };
-            return Err(Error::OutcomeUnknown(ended));
-        }
-        Ok(Self { request, key: Some(entry.key), claim, call: Call::resumed() })
+        let last = match entry.first_sent.age() {
+            Some(age) if age <= retries.resend_within => {
+                let (key, first_sent) = (Some(entry.key), entry.first_sent);
+                return Ok(Self { request, key, claim, first_sent, call: Call::resumed() });
+            }
+            Some(_) => Last::KeyTooOld,
+            None => Last::AgeUnknown,
+        };
+        let receipt = Receipt::new(Some(entry.key), 0, claim);
+        Err(Error::OutcomeUnknown(Ended { receipt, last, was_sent: true }))
     }
 
     /// Attempts the call until it has a final answer or patience is used up.
@@ -101,15 +108,22 @@ impl Ready {
         loop {
             let attempt = self.call.attempts().saturating_add(1);
             retries.notify(&Notice::Sending { attempt, key: self.key.as_ref() });
-            let left = retries.patience.deadline.saturating_sub(begun.elapsed());
+            let left = self.time_left(begun, retries);
             let end = tokio::time::timeout(
                 retries.attempt_timeout.min(left),
                 send(&mut transport, self.request.clone(), self.key.is_some(), retries),
             );
             let end = end.await.unwrap_or(End::TimedOut);
-            let next = self.decide(&end, begun.elapsed(), retries);
+            let next = self.decide(&end, begun, retries);
             match (next, end) {
-                (Next::Retry(pause), _) => tokio::time::sleep(pause).await,
+                (Next::Retry(pause), end) => {
+                    tokio::time::sleep(pause).await;
+                    // The machine may have slept in between, for longer than the server remembers
+                    // the key.
+                    if self.time_left(begun, retries).is_zero() {
+                        return Err(self.error(self.call.end(), end).await);
+                    }
+                }
                 (Next::Done, End::Answer(mut answer)) => {
                     answer.extensions_mut().insert(self.receipt());
                     return Ok(*answer);
@@ -119,8 +133,21 @@ impl Ready {
         }
     }
 
+    /// How much longer the call may be tried: until its deadline, and while the server remembers
+    /// its key.
+    fn time_left(&self, begun: Instant, retries: &Retries) -> Duration {
+        let left = retries.patience.deadline.saturating_sub(begun.elapsed());
+        match &self.key {
+            None => left,
+            Some(_) => match self.first_sent.age() {
+                Some(age) => left.min(retries.resend_within.saturating_sub(age)),
+                None => Duration::ZERO,
+            },
+        }
+    }
+
     /// Asks what to do next, and tells the observer.
-    fn decide<B: Body>(&mut self, end: &End<B>, spent: Duration, retries: &Retries) -> Next {
+    fn decide<B: Body>(&mut self, end: &End<B>, begun: Instant, retries: &Retries) -> Next {
         let attempt = self.call.attempts().saturating_add(1);
         let code = match end {
             End::Answer(answer) if may_be_a_problem(answer.status()) => problem_code(answer),
@@ -133,7 +160,10 @@ impl Ready {
             End::TimedOut => (Heard::Lost, None),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let next = self.call.next(&retries.patience, heard, spent, chance(), now.as_secs());
+        let spent = begun.elapsed();
+        let deadline = spent.saturating_add(self.time_left(begun, retries));
+        let patience = Patience { deadline, ..retries.patience };
+        let next = self.call.next(&patience, heard, spent, chance(), now.as_secs());
         let next = match (next, end) {
             // The next attempt could not be written either.
             (Next::Retry(_), End::Error(Loss::Unsendable, _)) => self.call.end(),

@@ -56,6 +56,10 @@ pub enum Last {
     /// Nothing was sent this time: the first attempt was so long ago that the server may have
     /// forgotten the key and would execute the request again.
     KeyTooOld,
+    /// Nothing was sent this time: the clock shows a time before the first attempt, so nobody knows
+    /// how long ago that was, and whether the server still knows the key. Set the clock right and
+    /// resume the call.
+    AgeUnknown,
 }
 
 /// Why a request was not sent at all.
@@ -120,6 +124,11 @@ impl fmt::Display for Ended {
             Last::KeyTooOld => {
                 return f.write_str("the first attempt is too long ago to be repeated safely");
             }
+            Last::AgeUnknown => {
+                return f.write_str(
+                    "the clock shows a time before the first attempt, whose age is not known",
+                );
+            }
         }
         match self.receipt.attempts() {
             1 => f.write_str(" (1 attempt)"),
@@ -151,7 +160,7 @@ impl StdError for Error {
         match self {
             Self::OutcomeUnknown(ended) | Self::GaveUp(ended) => match &ended.last {
                 Last::Error(error) => Some(error.as_ref()),
-                Last::Answer(_) | Last::TimedOut | Last::KeyTooOld => None,
+                Last::Answer(_) | Last::TimedOut | Last::KeyTooOld | Last::AgeUnknown => None,
             },
             Self::Refused(refused) => match refused {
                 Refused::Body(error) | Refused::Unsendable(error) => Some(error.as_ref()),

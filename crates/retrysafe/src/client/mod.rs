@@ -43,6 +43,7 @@
 //! of time counts as sent even if it never connected; a connector with a timeout of its own tells
 //! the two apart. Runs on tokio.
 
+mod age;
 mod answer;
 mod call;
 mod error;

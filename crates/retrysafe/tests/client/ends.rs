@@ -232,6 +232,26 @@ async fn giving_up_promises_no_more_than_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_attempt_is_made_after_the_server_may_have_forgotten_the_key() {
+    let sent = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = std::sync::Arc::clone(&sent);
+    let begun = tokio::time::Instant::now();
+    let breaks = tower::service_fn(move |_: Request<Full<Bytes>>| {
+        log.lock().unwrap().push(begun.elapsed());
+        async { Err::<Response<Full<Bytes>>, _>(std::io::Error::other("reset")) }
+    });
+    let hour = Duration::from_secs(3_600);
+    let patience =
+        Patience { attempts_max: 1_000, pause: hour, pause_max: hour, deadline: Duration::MAX };
+    let retries = Retries::default().patience(patience).resend_within(hour * 5);
+    let request = Request::post("http://shop.test/").body(Full::<Bytes>::default()).unwrap();
+    let error = Client::new(breaks, retries).send(request).await.unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error}");
+    let sent = sent.lock().unwrap();
+    assert!(sent.len() > 1 && sent.iter().all(|at| *at <= hour * 5), "{sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_longest_lengths_of_time_are_fine() {
     let breaks = tower::service_fn(|_: Request<Full<Bytes>>| async {
         Err::<Response<Full<Bytes>>, _>(std::io::Error::other("reset"))

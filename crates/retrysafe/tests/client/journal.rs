@@ -148,7 +148,7 @@ async fn a_resumed_call_is_the_same_request_with_the_same_key() {
 
 #[tokio::test]
 async fn a_call_that_was_given_up_leaves_the_journal() {
-    // Its caller is told that it did not happen, so nobody may make it happen later.
+    // Its caller is told that it is over, so nobody may make it happen later.
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let once = Patience { attempts_max: 1, ..patience() };
@@ -248,6 +248,73 @@ async fn a_call_that_is_too_old_is_not_sent_again() {
     // It is in the journal until somebody decides.
     ended.receipt.acknowledge().await.unwrap();
     assert!(files(folder.path(), "call").is_empty());
+}
+
+/// The journal's only file, with its first numbers changed: when it was written by the wall clock,
+/// which boot that was, and how long that boot had lasted, in milliseconds.
+fn rewrite(folder: &Path, change: impl FnOnce(&mut u64, &mut u128, &mut u64)) {
+    const WALL: usize = b"retrysafe call ".len() + 1;
+    let file = files(folder, "call").remove(0);
+    let mut bytes = fs::read(&file).unwrap();
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    let mut wall = number(&bytes[WALL..WALL + 8]);
+    let mut boot = u128::from_le_bytes(bytes[WALL + 8..WALL + 24].try_into().unwrap());
+    let mut uptime = number(&bytes[WALL + 24..WALL + 32]);
+    change(&mut wall, &mut boot, &mut uptime);
+    bytes[WALL..WALL + 8].copy_from_slice(&wall.to_le_bytes());
+    bytes[WALL + 8..WALL + 24].copy_from_slice(&boot.to_le_bytes());
+    bytes[WALL + 24..WALL + 32].copy_from_slice(&uptime.to_le_bytes());
+    let fields = bytes.len() - 4;
+    let checksum = crc32c::crc32c(&bytes[..fields]);
+    bytes[fields..].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(&file, &bytes).unwrap();
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+// The clock was set back by a day. A call of the day before looked as if it had just been written;
+// it was sent again, and the server, which had forgotten its key, executed it a second time.
+#[tokio::test]
+async fn a_call_of_unknown_age_is_not_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let server = left_behind(&journal, HeaderMap::new(), [created()]).await;
+    // Written by a clock that showed a later time than this one, before the machine was started.
+    rewrite(folder.path(), |wall, boot, _| (*wall, *boot) = (*wall + HOUR_MS, *boot ^ 1));
+    let (client, _) = client_with(journalled(&journal));
+    let pending = only_pending(&journal).await;
+    let error = client.resume(pending, HeaderMap::new()).await.unwrap_err();
+    let Error::OutcomeUnknown(ended) = error else { panic!("{error}") };
+    assert!(matches!(ended.last, Last::AgeUnknown), "{ended}");
+    assert_eq!(server.seen().len(), 1);
+    drop(ended);
+    // It stays in the journal: with a clock that is right again it can be resumed.
+    rewrite(folder.path(), |wall, _, _| *wall -= HOUR_MS);
+    let pending = only_pending(&journal).await;
+    assert_eq!(client.resume(pending, HeaderMap::new()).await.unwrap().status(), 201);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_wall_clock_that_was_set_does_not_hide_a_calls_age_while_the_machine_is_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let server = left_behind(&journal, HeaderMap::new(), [created(), created()]).await;
+    // Half as long as the machine has been up.
+    let uptime = fs::read_to_string("/proc/uptime").unwrap();
+    let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    let within = Duration::from_secs_f64(uptime / 2.0);
+    let (client, _) = client_with(journalled(&journal).resend_within(within));
+    // The wall clock was set back by an hour, and the call is as old as it was.
+    rewrite(folder.path(), |wall, _, _| *wall += HOUR_MS);
+    let pending = only_pending(&journal).await;
+    assert_eq!(client.resume(pending, HeaderMap::new()).await.unwrap().status(), 201);
+    // Written when the machine was started, whatever the wall clock shows.
+    rewrite(folder.path(), |_, _, uptime| *uptime = 0);
+    let pending = only_pending(&journal).await;
+    let error = client.resume(pending, HeaderMap::new()).await.unwrap_err();
+    assert!(matches!(error.ended().unwrap().last, Last::KeyTooOld), "{error}");
+    assert_eq!(server.seen().len(), 2);
 }
 
 #[tokio::test]

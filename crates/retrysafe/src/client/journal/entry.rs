@@ -4,20 +4,22 @@
 //! byte strings carry their length. Bytes of any content are safe to read; what does not fit is
 //! damage, and damage is never executed.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use retrysafe_core::Key;
 
+use crate::client::age::{BootReading, FirstSent};
+
 const MAGIC: &[u8] = b"retrysafe call ";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A call as the journal keeps it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// When the first attempt was about to be made.
-    pub(crate) written_at: SystemTime,
+    pub(crate) first_sent: FirstSent,
     pub(crate) key: Key,
     /// The request, with its key and without the headers that are not journalled.
     pub(crate) request: Request<Bytes>,
@@ -33,7 +35,7 @@ pub enum Damage {
     HalfWritten,
     /// The checksum does not fit. The call may have been sent.
     Checksum,
-    /// Written by a newer version of this format. The call may have been sent.
+    /// Written by another version of this format. The call may have been sent.
     UnknownVersion(u8),
     /// The checksum fits, yet the fields make no sense. The call may have been sent.
     Malformed,
@@ -47,7 +49,7 @@ impl std::fmt::Display for Damage {
             Self::HalfWritten => f.write_str("half written; the call was never sent"),
             Self::Checksum => f.write_str("the checksum does not fit; the call may have been sent"),
             Self::UnknownVersion(version) => {
-                write!(f, "format {version} is newer than this program")
+                write!(f, "format {version} is not known to this program")
             }
             Self::Malformed => f.write_str("the fields make no sense; the call may have been sent"),
             Self::Unreadable(error) => write!(f, "cannot be read: {error}"),
@@ -60,14 +62,18 @@ pub(super) fn encode(
     request: &Request<Bytes>,
     key: &Key,
     withheld: &[HeaderName],
-    written_at: SystemTime,
+    first_sent: &FirstSent,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(1_024 + request.body().len());
     out.extend_from_slice(MAGIC);
     out.push(VERSION);
-    let written_at = written_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let written_ms = u64::try_from(written_at.as_millis()).unwrap_or(u64::MAX);
-    out.extend_from_slice(&written_ms.to_le_bytes());
+    let wall = first_sent.wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+    out.extend_from_slice(&whole_ms(wall).to_le_bytes());
+    // No machine draws the number zero, so that it stands for one that was not read.
+    let boot_id = first_sent.boot.map_or(0, |boot| boot.boot_id);
+    let uptime = first_sent.boot.map(|boot| boot.uptime).unwrap_or_default();
+    out.extend_from_slice(&boot_id.to_le_bytes());
+    out.extend_from_slice(&whole_ms(uptime).to_le_bytes());
     put(&mut out, key.as_str().as_bytes());
     put(&mut out, request.method().as_str().as_bytes());
     put(&mut out, request.uri().to_string().as_bytes());
@@ -87,6 +93,11 @@ pub(super) fn encode(
     let checksum = crc32c::crc32c(&out);
     out.extend_from_slice(&checksum.to_le_bytes());
     out
+}
+
+/// Whole milliseconds that have passed, so that nothing looks younger than it is.
+fn whole_ms(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -129,7 +140,7 @@ impl Reader {
     }
 
     fn entry(&mut self) -> Option<Entry> {
-        let written_at = UNIX_EPOCH.checked_add(Duration::from_millis(self.number()?))?;
+        let first_sent = self.first_sent()?;
         let key = Key::new(std::str::from_utf8(&self.bytes()?).ok()?).ok()?;
         let method = Method::from_bytes(&self.bytes()?).ok()?;
         let uri = Uri::from_maybe_shared(self.bytes()?).ok()?;
@@ -145,7 +156,15 @@ impl Reader {
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
-        Some(Entry { written_at, key, request, withheld })
+        Some(Entry { first_sent, key, request, withheld })
+    }
+
+    fn first_sent(&mut self) -> Option<FirstSent> {
+        let wall = UNIX_EPOCH.checked_add(Duration::from_millis(self.number()?))?;
+        let boot_id = u128::from_le_bytes(self.take(16)?.as_ref().try_into().ok()?);
+        let uptime = Duration::from_millis(self.number()?);
+        let boot = (boot_id != 0).then_some(BootReading { boot_id, uptime });
+        Some(FirstSent { wall, boot, here: None })
     }
 
     /// The next name of a list, or its end.
@@ -168,18 +187,18 @@ mod tests {
             .body(Bytes::from_static(b"\0\x01body"))
             .unwrap();
         let withheld = [http::header::AUTHORIZATION, http::header::COOKIE];
-        encode(
-            &request,
-            &Key::new("k-1").unwrap(),
-            &withheld,
-            UNIX_EPOCH + Duration::from_millis(7),
-        )
+        let boot = Some(BootReading { boot_id: 3, uptime: Duration::from_micros(9_900) });
+        let wall = UNIX_EPOCH + Duration::from_millis(7);
+        let first_sent = FirstSent { wall, boot, here: None };
+        encode(&request, &Key::new("k-1").unwrap(), &withheld, &first_sent)
     }
 
     #[test]
     fn what_was_written_is_read_without_the_withheld_headers() {
         let entry = decode(bytes()).unwrap();
-        assert_eq!(entry.written_at, UNIX_EPOCH + Duration::from_millis(7));
+        let FirstSent { wall, boot, here: None } = entry.first_sent else { panic!() };
+        assert_eq!(wall, UNIX_EPOCH + Duration::from_millis(7));
+        assert_eq!(boot, Some(BootReading { boot_id: 3, uptime: Duration::from_millis(9) }));
         assert_eq!(entry.key.as_str(), "k-1");
         assert_eq!(entry.request.method(), Method::PATCH);
         assert_eq!(entry.request.uri(), "http://shop.test/orders/7?x=1");
@@ -206,12 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_named() {
+    fn another_format_is_named() {
         let mut newer = bytes();
         newer.truncate(newer.len() - 4);
-        newer[MAGIC.len()] = 2;
+        newer[MAGIC.len()] = VERSION + 1;
         let checksum = crc32c::crc32c(&newer);
         newer.extend_from_slice(&checksum.to_le_bytes());
-        assert!(matches!(decode(newer), Err(Damage::UnknownVersion(2))));
+        assert!(
+            matches!(decode(newer), Err(Damage::UnknownVersion(version)) if version == VERSION + 1)
+        );
     }
 }

@@ -26,6 +26,7 @@ use bytes::Bytes;
 use http::{HeaderName, Request};
 use retrysafe_core::Key;
 
+use super::age::FirstSent;
 pub use entry::Damage;
 use entry::Entry;
 
@@ -92,7 +93,7 @@ impl Pending {
 
     /// When it was first sent, or about to be.
     pub fn written_at(&self) -> SystemTime {
-        self.entry.written_at
+        self.entry.first_sent.wall
     }
 
     /// Removes the call from the journal without sending it. It may have been sent before.
@@ -171,8 +172,13 @@ impl Journal {
     }
 
     /// Makes a call durable. When this returns, the call may be sent.
-    pub(crate) async fn write(&self, request: &Request<Bytes>, key: &Key) -> io::Result<Claim> {
-        let bytes = entry::encode(request, key, &self.withheld, SystemTime::now());
+    pub(crate) async fn write(
+        &self,
+        request: &Request<Bytes>,
+        key: &Key,
+        first_sent: &FirstSent,
+    ) -> io::Result<Claim> {
+        let bytes = entry::encode(request, key, &self.withheld, first_sent);
         let folder = Arc::clone(&self.folder);
         blocking(move || write(&folder, &bytes)).await
     }
@@ -233,7 +239,7 @@ fn list(folder: &Path) -> io::Result<Found> {
             Err(error) => found.damaged.push(Damaged { path, why: Damage::Unreadable(error) }),
         }
     }
-    found.calls.sort_by_key(|pending| pending.entry.written_at);
+    found.calls.sort_by_key(Pending::written_at);
     Ok(found)
 }
 

@@ -113,7 +113,14 @@ impl Configured {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Say whether it is valid, and everything that is wrong with it.
-    Check(Configured),
+    Check {
+        #[command(flatten)]
+        configured: Configured,
+        /// Also list every operation of this OpenAPI document (JSON or YAML) that changes something and
+        /// that no rule guards; the exit code is 3 if there are any.
+        #[arg(long, value_name = "FILE")]
+        openapi: Option<PathBuf>,
+    },
     /// Write out everything that holds, with secrets blotted out.
     Print(Configured),
     /// Write the JSON schema of the file.

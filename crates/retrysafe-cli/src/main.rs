@@ -16,6 +16,7 @@ mod config;
 mod demo;
 mod dial;
 mod gateway;
+mod openapi;
 mod output;
 mod report;
 mod store;
@@ -53,7 +54,6 @@ fn main() -> ExitCode {
 fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(configured) => gateway::serve::serve(&configured.flags(), variables)?,
-        Command::Config { command } => commands::config::run(command, variables)?,
         Command::Keys { command } => wait(commands::keys::run(command))??,
         Command::Store { command } => wait(commands::store::run(command, variables))??,
         Command::Stats { admin, top } => wait(commands::stats::run(&admin, top))??,
@@ -65,6 +65,7 @@ fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCod
             clap_complete::generate(shell, &mut arguments, "retrysafe", &mut std::io::stdout());
         }
         // These say more with their exit than whether they failed.
+        Command::Config { command } => return commands::config::run(command, variables),
         Command::Check(check) => return wait(check.run()),
         Command::Call(call) => return wait(call.run()),
         Command::Demo(demo) => return wait(demo.run()),

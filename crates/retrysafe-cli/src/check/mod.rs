@@ -128,7 +128,7 @@ impl Check {
         let template = self.template()?;
         let probe = Probe::new(Duration::from_secs(self.timeout.max(1)), self.rate);
         if let Some(file) = &self.openapi {
-            let operations = openapi::operations(file)?;
+            let operations = crate::openapi::operations(file).map_err(CannotCheck)?;
             let plan = openapi::plan(&operations, &template);
             if !self.may_send(&plan)? {
                 return Ok(ExitCode::SUCCESS);

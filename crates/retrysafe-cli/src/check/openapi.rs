@@ -5,25 +5,14 @@
 //! An operation that refuses the key enforces it; one that answers as if nothing had been said
 //! ignores it.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use http::{HeaderValue, Method};
-use serde_json::Value;
 
-use super::CannotCheck;
 use super::probe::Probe;
 use super::request::{KEY, Shot, Template};
+use crate::openapi::Operation;
 use crate::output::say;
-
-/// One state-changing operation.
-#[derive(Clone, Debug)]
-pub(crate) struct Operation {
-    method: Method,
-    path: String,
-    /// Whether the document declares the header.
-    declared: bool,
-}
 
 /// What an operation makes of a malformed key.
 #[derive(Clone, Debug)]
@@ -31,40 +20,6 @@ pub(crate) struct Covered {
     operation: Operation,
     verdict: &'static str,
     seen: String,
-}
-
-/// Reads every operation that changes state.
-pub(crate) fn operations(file: &Path) -> Result<Vec<Operation>, CannotCheck> {
-    let name = file.display();
-    let text =
-        std::fs::read_to_string(file).map_err(|error| CannotCheck(format!("{name}: {error}")))?;
-    let document: Value = serde_json::from_str(&text).map_err(|error| {
-        CannotCheck(format!("{name}: not an OpenAPI document in JSON: {error}"))
-    })?;
-    let paths = document
-        .get("paths")
-        .and_then(Value::as_object)
-        .ok_or_else(|| CannotCheck(format!("{name}: no paths in it")))?;
-    let mut found = Vec::new();
-    for (path, item) in paths {
-        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
-            let Some(operation) = item.get(method.as_str().to_lowercase()) else { continue };
-            let parameters = [item.get("parameters"), operation.get("parameters")];
-            let declared =
-                parameters.into_iter().flatten().filter_map(Value::as_array).flatten().any(
-                    |parameter| {
-                        let parameter = resolve(&document, parameter);
-                        parameter.get("in").and_then(Value::as_str) == Some("header")
-                            && parameter
-                                .get("name")
-                                .and_then(Value::as_str)
-                                .is_some_and(|name| name.eq_ignore_ascii_case("idempotency-key"))
-                    },
-                );
-            found.push(Operation { method, path: path.clone(), declared });
-        }
-    }
-    Ok(found)
 }
 
 /// Tells what will be sent.
@@ -89,7 +44,7 @@ pub(crate) async fn enumerate(
 ) -> Vec<Covered> {
     let mut covered = Vec::new();
     for operation in operations {
-        let path = concrete(template.url.path(), &operation.path);
+        let path = operation.sample(template.url.path());
         let Some(url) = template.at(&path) else { continue };
         let shot = Shot { url, method: operation.method.clone(), ..template.shot() };
         let malformed = HeaderValue::from_static("\"unterminated");
@@ -98,7 +53,7 @@ pub(crate) async fn enumerate(
             answer.status.as_u16() == 400
                 && String::from_utf8_lossy(&answer.body).to_lowercase().contains("idempotency")
         });
-        let verdict = match (refuses_key, operation.declared) {
+        let verdict = match (refuses_key, operation.is_declared) {
             (true, _) => "enforced",
             (false, true) => "declared, not enforced",
             (false, false)
@@ -122,7 +77,7 @@ pub(crate) fn print(covered: &[Covered], json: bool) -> ExitCode {
                 serde_json::json!({
                     "method": row.operation.method.as_str(),
                     "path": row.operation.path,
-                    "declared": row.operation.declared,
+                    "declared": row.operation.is_declared,
                     "verdict": row.verdict,
                     "seen": row.seen,
                 })
@@ -148,38 +103,4 @@ pub(crate) fn print(covered: &[Covered], json: bool) -> ExitCode {
         say(&format!("\n{count} of {} operations would run unprotected.", covered.len()));
     }
     if count > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS }
-}
-
-/// Follows one local reference.
-fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
-    value
-        .get("$ref")
-        .and_then(Value::as_str)
-        .and_then(|reference| reference.strip_prefix('#'))
-        .and_then(|pointer| document.pointer(pointer))
-        .unwrap_or(value)
-}
-
-/// A path with something in place of its parameters.
-fn concrete(base: &str, path: &str) -> String {
-    let mut out = base.trim_end_matches('/').to_owned();
-    let mut rest = path;
-    while let Some((before, after)) = rest.split_once('{') {
-        out.push_str(before);
-        out.push('1');
-        rest = after.split_once('}').map_or("", |(_, tail)| tail);
-    }
-    out.push_str(rest);
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameters_get_a_value() {
-        assert_eq!(concrete("/", "/a/{id}/b/{x}"), "/a/1/b/1");
-        assert_eq!(concrete("/v1", "/a"), "/v1/a");
-    }
 }

@@ -1,12 +1,17 @@
 //! What do `config check`, `print` and `schema` do?
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 
+use super::audit::{Audit, audit};
 use crate::args::ConfigCommand;
 use crate::config::{self, Loaded};
 use crate::gateway::live::Live;
 use crate::gateway::serve::Failure;
 use crate::output;
+
+/// The exit code of a configuration that is valid and leaves operations of the API unguarded.
+const UNGUARDED: u8 = 3;
 
 /// Does it.
 ///
@@ -16,17 +21,23 @@ use crate::output;
 pub(crate) fn run(
     command: ConfigCommand,
     variables: &BTreeMap<String, String>,
-) -> Result<(), Failure> {
+) -> Result<ExitCode, Failure> {
     match command {
-        ConfigCommand::Check(configured) => {
+        ConfigCommand::Check { configured, openapi } => {
             let Loaded { config, warnings, .. } = config::load(&configured.flags(), variables)?;
             for warning in warnings {
                 output::complain(&format!("warning: {warning}"));
             }
             let routes = config.routes.len();
+            let audit = openapi.map(|document| audit(&config, &document)).transpose()?;
             // Whatever a start needs beside the files, such as the system's authorities.
             Live::new(config)?;
             output::say(&format!("valid: {routes} routes and the defaults"));
+            if let Some(Audit { operations, unguarded }) = audit {
+                let what = "operations that change something are not guarded";
+                output::say(&format!("{unguarded} of {operations} {what}"));
+                return Ok(if unguarded > 0 { UNGUARDED.into() } else { ExitCode::SUCCESS });
+            }
         }
         ConfigCommand::Print(configured) => {
             let Loaded { whole, .. } = config::load(&configured.flags(), variables)?;
@@ -34,5 +45,5 @@ pub(crate) fn run(
         }
         ConfigCommand::Schema => output::json(&config::source::schema()),
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

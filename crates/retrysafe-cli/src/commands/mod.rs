@@ -1,5 +1,6 @@
 //! What does each command do?
 
+mod audit;
 pub(crate) mod call;
 pub(crate) mod config;
 pub(crate) mod keys;

@@ -171,6 +171,55 @@ fn the_largest_answer_that_the_check_admits_is_kept() {
     }
 }
 
+/// "Audit: enumerate all state-changing endpoints and verify each enforces the header."
+#[test]
+fn an_openapi_document_shows_what_no_rule_guards() {
+    let folder = tempfile::tempdir().unwrap();
+    let toml = "upstream = \"http://127.0.0.1:1\"\n\
+                [[route]]\npath = \"/v1/payments/{*rest}\"\nmethods = [\"POST\", \"PUT\"]\nkey = \"required\"\n\
+                [[route]]\npath = \"/v1/refunds/{id}\"\nkey = \"required\"\nmode = \"observe\"\n\
+                [[route]]\npath = \"/v1/hooks\"\nkey = \"off\"\n";
+    std::fs::write(folder.path().join("c.toml"), toml).unwrap();
+    let json = serde_json::json!({ "openapi": "3.1.0", "servers": [{ "url": "https://api.test/v1" }],
+        "paths": {
+            "/payments": { "post": {}, "get": {} },
+            "/payments/{id}": { "put": {}, "delete": {} },
+            "/refunds/{id}": { "patch": {} },
+            "/hooks": { "post": {} },
+            "/carts": { "post": {} },
+        } });
+    std::fs::write(folder.path().join("api.json"), json.to_string()).unwrap();
+    let yaml = "openapi: 3.0.0\nservers:\n  - url: /v1\npaths:\n  /payments/{id}:\n    put:\n      \
+                responses:\n        200:\n          description: done\n  /payments:\n    post: {}\n";
+    std::fs::write(folder.path().join("api.yaml"), yaml).unwrap();
+    let audit = |document| {
+        let arguments = ["config", "check", "--config", "c.toml", "--openapi", document];
+        program(&arguments, folder.path())
+    };
+    let (code, out, err) = audit("api.json");
+    assert_eq!(code, 3, "{out}{err}");
+    for line in [
+        "DELETE /v1/payments/{id}: no rule covers DELETE",
+        "PATCH  /v1/refunds/{id}: the route /v1/refunds/{id} says `mode = \"observe\"`",
+        "POST   /v1/hooks: the route /v1/hooks says `key = \"off\"`",
+        "POST   /v1/carts: runs unprotected without a key; [defaults] says `key = \"optional\"`",
+        "4 of 6 operations",
+    ] {
+        assert!(out.contains(line), "lacks {line:?}: {out}");
+    }
+    assert!(
+        !out.contains("GET") && !out.contains("PUT ") && !out.contains("/v1/payments:"),
+        "{out}"
+    );
+
+    let (code, out, err) = audit("api.yaml");
+    assert!(code == 0 && out.contains("0 of 2 operations"), "{out}{err}");
+    let (code, _, err) = audit("missing.yaml");
+    assert!(code == 1 && err.contains("cannot read missing.yaml: no such file"), "{err}");
+    let (code, _, err) = audit("c.toml");
+    assert!(code == 1 && err.contains("c.toml is no OpenAPI document"), "{err}");
+}
+
 #[test]
 fn a_variable_that_names_no_setting_draws_a_warning() {
     let folder = tempfile::tempdir().unwrap();

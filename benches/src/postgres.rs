@@ -301,6 +301,7 @@ async fn begin(engine: &Engine<PostgresStore>, n: u64) -> Result<Begun, retrysaf
     engine
         .begin(&Ask {
             scope: &scope,
+            mark: None,
             key: Key::new(&format!("key-{n}")).expect("a key").digest(),
             prints: &print,
             about: &about,

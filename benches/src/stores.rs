@@ -59,6 +59,7 @@ fn first(number: u64) -> First {
         scope,
         key,
         fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([7; 8]), [9; 32]),
+        mark: None,
         about: About {
             method: "POST".into(),
             route: "/payments/{*rest}".into(),

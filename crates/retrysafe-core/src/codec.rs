@@ -16,11 +16,12 @@ use crate::record::{
     About, Answer, Doubt, Fence, Happened, Judge, MOMENTS_MAX, Moment, Record, Standing, State,
 };
 use crate::response::StoredResponse;
-use crate::scope::{Id, Scope};
+use crate::scope::{CredentialMark, Id, Scope};
 use crate::time::{Time, ms};
 
-/// The version of the format that is written. Older ones stay readable.
-pub const VERSION: u8 = 1;
+/// The version of the format that is written. Older ones stay readable: version 1 had no credential
+/// marks.
+pub const VERSION: u8 = 2;
 
 /// The fewest bytes that a header takes: two lengths and a name of one letter.
 const HEADER_BYTES_MIN: usize = 3;
@@ -68,6 +69,7 @@ impl Record {
         out.push(self.fingerprint.scheme());
         out.extend_from_slice(self.fingerprint.rules().as_bytes());
         out.extend_from_slice(self.fingerprint.digest());
+        put_mark(out, self.mark);
         put_bytes(out, self.about.method.as_bytes());
         put_bytes(out, self.about.route.as_bytes());
         put_bytes(out, self.about.path.as_bytes());
@@ -100,11 +102,11 @@ impl Record {
         if crc32c::crc32c(&body).to_le_bytes() != *checksum {
             return Err(DecodeError::Checksum);
         }
-        if version != VERSION {
+        if !is_known(version) {
             return Err(DecodeError::UnknownVersion(version));
         }
         let mut from = Reader { bytes: body, at: 1 };
-        let record = from.record().ok_or(DecodeError::Malformed)?;
+        let record = from.record(version).ok_or(DecodeError::Malformed)?;
         if from.at != fields {
             return Err(DecodeError::Malformed);
         }
@@ -140,7 +142,7 @@ impl Answer {
         if found.to_le_bytes() != *checksum {
             return Err(DecodeError::Checksum);
         }
-        if version != VERSION {
+        if !is_known(version) {
             return Err(DecodeError::UnknownVersion(version));
         }
         let mut from = Reader { bytes: body, at: 1 };
@@ -167,6 +169,10 @@ impl Happened {
         let what = from.happened().ok_or(DecodeError::Malformed)?;
         if from.at != from.bytes.len() { Err(DecodeError::Malformed) } else { Ok(what) }
     }
+}
+
+const fn is_known(version: u8) -> bool {
+    version >= 1 && version <= VERSION
 }
 
 fn body_len(state: &State) -> usize {
@@ -197,6 +203,16 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
+}
+
+fn put_mark(out: &mut Vec<u8>, mark: Option<CredentialMark>) {
+    match mark {
+        None => out.push(0),
+        Some(mark) => {
+            out.push(1);
+            out.extend_from_slice(mark.as_bytes());
+        }
+    }
 }
 
 fn put_state(out: &mut Vec<u8>, state: &State) {
@@ -312,7 +328,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn record(&mut self) -> Option<Record> {
+    fn record(&mut self, version: u8) -> Option<Record> {
         Some(Record {
             id: Id::from_bytes(self.array()?),
             scope: Scope::from_bytes(&self.byte_string()?),
@@ -322,6 +338,7 @@ impl Reader {
                 let rules = RulesId::from_bytes(self.array()?);
                 Fingerprint::from_parts(scheme, rules, self.array()?)
             },
+            mark: if version == 1 { None } else { self.mark()? },
             about: About { method: self.text()?, route: self.text()?, path: self.text()? },
             created_at: self.time()?,
             ttl: Duration::from_millis(self.number()?),
@@ -334,6 +351,14 @@ impl Reader {
                 (0..count).map(|_| self.moment()).collect::<Option<_>>()?
             },
         })
+    }
+
+    fn mark(&mut self) -> Option<Option<CredentialMark>> {
+        match self.byte()? {
+            0 => Some(None),
+            1 => self.array().map(CredentialMark::from_bytes).map(Some),
+            _ => None,
+        }
     }
 
     fn state(&mut self) -> Option<State> {
@@ -567,31 +592,39 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         let name = (any::<[u8; 32]>(), vec(any::<u8>(), 0..80), any::<[u8; 32]>());
-        let print = (any::<u8>(), any::<[u8; 8]>(), any::<[u8; 32]>());
+        let mark = proptest::option::of(any::<[u8; CredentialMark::LENGTH]>());
+        let print = (any::<u8>(), any::<[u8; 8]>(), any::<[u8; 32]>(), mark);
         let about = (".{0,10}", ".{0,40}", ".{0,40}");
         let numbers = (time(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
         let moment = (time(), any::<u64>(), happened());
         (name, print, about, numbers, state(), vec(moment, 0..=MOMENTS_MAX)).prop_map(
-            |((id, scope, key), (scheme, rules, digest), about, numbers, state, timeline)| Record {
-                id: Id::from_bytes(id),
-                scope: Scope::from_bytes(&scope),
-                key: KeyDigest::from_bytes(key),
-                fingerprint: Fingerprint::from_parts(scheme, RulesId::from_bytes(rules), digest),
-                about: About {
-                    method: about.0.into(),
-                    route: about.1.into(),
-                    path: about.2.into(),
-                },
-                created_at: numbers.0,
-                ttl: Duration::from_millis(numbers.1),
-                version: numbers.2,
-                fence: Fence(numbers.3),
-                attempts: numbers.4,
-                state,
-                timeline: timeline
-                    .into_iter()
-                    .map(|(at, fence, what)| Moment { at, fence: Fence(fence), what })
-                    .collect(),
+            |((id, scope, key), (scheme, rules, digest, mark), about, numbers, state, timeline)| {
+                Record {
+                    id: Id::from_bytes(id),
+                    scope: Scope::from_bytes(&scope),
+                    key: KeyDigest::from_bytes(key),
+                    fingerprint: Fingerprint::from_parts(
+                        scheme,
+                        RulesId::from_bytes(rules),
+                        digest,
+                    ),
+                    mark: mark.map(CredentialMark::from_bytes),
+                    about: About {
+                        method: about.0.into(),
+                        route: about.1.into(),
+                        path: about.2.into(),
+                    },
+                    created_at: numbers.0,
+                    ttl: Duration::from_millis(numbers.1),
+                    version: numbers.2,
+                    fence: Fence(numbers.3),
+                    attempts: numbers.4,
+                    state,
+                    timeline: timeline
+                        .into_iter()
+                        .map(|(at, fence, what)| Moment { at, fence: Fence(fence), what })
+                        .collect(),
+                }
             },
         )
     }
@@ -671,7 +704,7 @@ mod tests {
     #[test]
     fn a_newer_version_is_named_not_misread() {
         let mut bytes = sample().encode();
-        for version in (0..=u8::MAX).filter(|version| *version != VERSION) {
+        for version in (0..=u8::MAX).filter(|version| !is_known(*version)) {
             bytes[0] = version;
             let newer = sealed(bytes.clone());
             assert_eq!(Record::decode(newer), Err(DecodeError::UnknownVersion(version)));
@@ -757,7 +790,18 @@ mod tests {
         assert_eq!(shapes().len(), GOLDEN.len());
     }
 
-    const GOLDEN: [&str; 5] = [
+    /// The same records as an older program has written them, before there were credential marks.
+    #[test]
+    fn the_format_of_version_1_stays_readable() {
+        for (record, bytes) in shapes().into_iter().zip(GOLDEN_1) {
+            let bytes: Vec<u8> = (0..bytes.len() / 2)
+                .map(|at| u8::from_str_radix(&bytes[at * 2..at * 2 + 2], 16).unwrap())
+                .collect();
+            assert_eq!(Record::decode(bytes), Ok(Record { mark: None, ..record }));
+        }
+    }
+
+    const GOLDEN_1: [&str; 5] = [
         "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
@@ -778,6 +822,30 @@ mod tests {
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
          d403ac02ab0201030505090205ab02050202017205ab02060165000e0c62",
+    ];
+
+    const GOLDEN: [&str; 5] = [
+        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         0404040404040404040404040404040404040404040404040004504f5354022f72022f7080d095ffbc31\
+         e0d403ac02ab020101050600c80101016e01760500626f647900de2e1bc3",
+        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         040404040404040404040404040404040404040404040404010909090909090909090909090909090904\
+         504f5354022f72022f7080d095ffbc31e0d403ac02ab020101050601c901032f610205ab020005ab0201\
+         01c90148056f89",
+        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         0404040404040404040404040404040404040404040404040004504f5354022f72022f7080d095ffbc31\
+         e0d403ac02ab020100070000000000000005060205ab02020105ab0204ffbacd0f",
+        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         040404040404040404040404040404040404040404040404010909090909090909090909090909090904\
+         504f5354022f72022f7080d095ffbc31e0d403ac02ab02010205060105ab0203030100499f0145",
+        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
+         0404040404040404040404040404040404040404040404040004504f5354022f72022f7080d095ffbc31\
+         e0d403ac02ab0201030505090205ab02050202017205ab020601658270d710",
     ];
 
     /// A record in every state, and among them every kind of moment.
@@ -820,7 +888,9 @@ mod tests {
         states
             .into_iter()
             .zip(moments)
-            .map(|(state, moments)| Record {
+            .enumerate()
+            .map(|(at, (state, moments))| Record {
+                mark: (at % 2 == 1).then(|| CredentialMark::from_bytes([9; 16])),
                 state,
                 timeline: moments.into_iter().map(moment).collect(),
                 ..sample()
@@ -834,6 +904,7 @@ mod tests {
             scope: Scope::from_bytes(b"s"),
             key: KeyDigest::from_bytes([2; 32]),
             fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([3; 8]), [4; 32]),
+            mark: None,
             about: About { method: "POST".into(), route: "/r".into(), path: "/p".into() },
             created_at: Time::from_ms(1_700_000_000_000),
             ttl: Duration::from_secs(60),

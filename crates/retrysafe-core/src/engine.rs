@@ -17,7 +17,7 @@ use crate::machine::{self, Decision, Event, Reply, Verdict};
 use crate::record::{
     About, Answer, Becomes, Fence, First, Happened, Moment, Outcome, Record, Standing, State, Write,
 };
-use crate::scope::{Id, Scope};
+use crate::scope::{CredentialMark, Id, Scope};
 use crate::store::{
     Filter, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
@@ -45,6 +45,8 @@ pub struct Engine<S> {
 pub struct Ask<'a, P: ?Sized> {
     /// Who is asking.
     pub scope: &'a Scope,
+    /// Which credential it showed, where the scope alone proves nothing.
+    pub mark: Option<CredentialMark>,
     /// What stands for the key.
     pub key: KeyDigest,
     /// What the request means.
@@ -91,6 +93,8 @@ pub enum Begun {
     InProgress(Duration),
     /// The key belongs to another request.
     Mismatch,
+    /// The record was begun with another credential, and may have been executed.
+    CredentialChanged,
     /// Nobody knows whether it was executed.
     Unknown,
 }
@@ -121,8 +125,9 @@ pub enum Settled {
     Done(Record),
     /// Somebody else has decided; nothing was changed.
     Lost {
-        /// What holds instead, if there is a record and it is about the same request. A late owner
-        /// may come back after its record has expired and the key was used for another request;
+        /// What holds instead, if there is a record and it is about the same request of the same
+        /// credential. A late owner may come back after its record has expired and the key was used
+        /// for another request, or after its record was released and begun with another credential;
         /// that one's answer is not for this one's caller.
         current: Option<Record>,
         /// Whether the two say opposite things about what was executed.
@@ -194,6 +199,7 @@ impl<S: Store> Engine<S> {
             };
             let event = Event::Begin {
                 same_request: ask.is_same(&record),
+                mark: ask.mark,
                 owner: ask.owner,
                 lease: ask.lease,
             };
@@ -456,7 +462,9 @@ impl<S: Store> Engine<S> {
             }
             current => current,
         };
-        let current = current.filter(|record| record.fingerprint == lease.record.fingerprint);
+        let current = current.filter(|record| {
+            record.fingerprint == lease.record.fingerprint && record.mark == lease.record.mark
+        });
         Settled::Lost { current, contradiction }
     }
 }
@@ -497,6 +505,7 @@ fn begun(record: Record, reply: Reply, now: Time) -> Result<Begun, StoreError> {
         }
         (Reply::InProgress, _) => Ok(Begun::InProgress(left)),
         (Reply::Mismatch, _) => Ok(Begun::Mismatch),
+        (Reply::CredentialChanged, _) => Ok(Begun::CredentialChanged),
         (Reply::Unknown, _) => Ok(Begun::Unknown),
         (
             Reply::Replay
@@ -524,6 +533,7 @@ impl<P: Prints + ?Sized> Ask<'_, P> {
             scope: self.scope.clone(),
             key: self.key,
             fingerprint: self.prints.current(),
+            mark: self.mark,
             about: self.about.clone(),
             ttl: self.ttl,
             lease: self.lease,
@@ -638,6 +648,7 @@ mod tests {
             scope,
             key,
             fingerprint: print(1),
+            mark: None,
             about: About::default(),
             ttl: Duration::from_secs(60),
             lease: Duration::from_secs(60),
@@ -657,7 +668,8 @@ mod tests {
         let first = first();
         let (ttl, lease) = (first.ttl, first.lease);
         let (scope, about) = (&first.scope, &first.about);
-        now(engine.begin(&Ask { scope, key: first.key, prints, about, ttl, lease, owner: 2 }))
+        let (mark, key) = (first.mark, first.key);
+        now(engine.begin(&Ask { scope, mark, key, prints, about, ttl, lease, owner: 2 }))
     }
 
     fn is_broken(error: &StoreError, engine: &Engine<Contrary>) {
@@ -704,6 +716,20 @@ mod tests {
         let mut lease = Lease::new(mine, Time::from_ms(1_000));
         let length = Duration::from_secs(60);
         assert_eq!(now(engine.renew(&mut lease, length, length)).unwrap(), Renewed::Lost);
+        let settled = now(engine.settle(lease, &Outcome::Retryable(None))).unwrap();
+        assert!(matches!(settled, Settled::Lost { current: None, .. }), "{settled:?}");
+    }
+
+    /// Its record was released, and a refreshed credential began it anew: that one's answer is not for
+    /// the caller of the old one, who may be somebody else.
+    #[test]
+    fn a_late_owner_is_not_told_the_answer_of_another_credential() {
+        let answer = Answer::NotKept { status: None, location: None };
+        let mut engine = contrary(Becomes::Completed(answer));
+        let mine = first().record(Time::from_ms(1_000), 1);
+        engine.store.record.fence = Fence(7);
+        engine.store.record.mark = Some(CredentialMark::of(b"refreshed"));
+        let lease = Lease::new(mine, Time::from_ms(1_000));
         let settled = now(engine.settle(lease, &Outcome::Retryable(None))).unwrap();
         assert!(matches!(settled, Settled::Lost { current: None, .. }), "{settled:?}");
     }

@@ -40,6 +40,8 @@ pub enum Met {
     InProgress,
     /// The key belongs to another request.
     KeyMisuse,
+    /// The record was begun with another credential.
+    CredentialChanged,
     /// A former attempt was released: it executes again.
     FailedRetry,
     /// Nobody knows whether it was executed.
@@ -52,12 +54,13 @@ pub enum Met {
 
 impl Met {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Created,
         Self::Replay,
         Self::NotReplayable,
         Self::InProgress,
         Self::KeyMisuse,
+        Self::CredentialChanged,
         Self::FailedRetry,
         Self::Unknown,
         Self::StoreError,
@@ -72,6 +75,7 @@ impl Met {
             Self::NotReplayable => "not_replayable",
             Self::InProgress => "in_progress",
             Self::KeyMisuse => "key_misuse",
+            Self::CredentialChanged => "credential_changed",
             Self::FailedRetry => "failed_retry",
             Self::Unknown => "unknown",
             Self::StoreError => "store_error",

@@ -6,7 +6,8 @@
 //!
 //! * [`machine`] decides what may happen next. Read it first: one pure function, one table.
 //! * [`engine`] carries its decisions out over any [`store`].
-//! * [`key`], [`scope`] and [`fingerprint`] say whose request it is and whether it is the same.
+//! * [`key`], [`scope`], [`credential`] and [`fingerprint`] say whose request it is and whether it is
+//!   the same.
 //! * [`record`], [`codec`] and [`response`] say what is remembered.
 //! * [`policy`] holds what an operator decides, [`problem`] what a caller is told, [`event`] what is
 //!   reported, [`retry`] what a client does next.
@@ -22,6 +23,7 @@ pub mod canonical;
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod credential;
 pub mod engine;
 pub mod event;
 pub mod fingerprint;
@@ -40,5 +42,5 @@ pub mod units;
 pub use engine::Engine;
 pub use key::Key;
 pub use policy::Policy;
-pub use scope::{Id, Scope};
+pub use scope::{Caller, Id, Scope};
 pub use store::{Store, StoreError};

@@ -8,11 +8,12 @@
 //! | --- | --- | --- |
 //! | none, or expired | begin | insert `in_progress` with a new fence: execute |
 //! | any live record | begin, other request | mismatch, checked before the state |
+//! | `in_progress`, `completed`, `unknown` | begin, other credential mark | credential changed |
 //! | `in_progress`, lease live | begin | in progress |
 //! | `in_progress`, lease over | begin, lease check | `unknown` |
 //! | `in_progress` | its store was opened by another process | `unknown` |
 //! | `completed` | begin | replay |
-//! | `failed_retryable` | begin | `in_progress` with a new fence: execute |
+//! | `failed_retryable` | begin, with any mark | `in_progress` with a new fence and this mark: execute |
 //! | `unknown` | begin | unknown: no caller ever gets from here to execution |
 //! | `in_progress`, same owner | withdraw | `failed_retryable`: the owner never sent anything |
 //! | `in_progress` or `unknown`, same fence | settle | as settled |
@@ -26,7 +27,9 @@
 //! | `in_progress`, `unknown` | expire | refused, at any age |
 //!
 //! What is deliberately absent: no event leads from an ended lease to execution. The owner may be
-//! slow, not dead, and a fence guards our record, not the world behind the handler.
+//! slow, not dead, and a fence guards our record, not the world behind the handler. And no caller
+//! with another credential mark moves a record that may have been executed, not even to `unknown`:
+//! the mark is the only proof of who it is.
 
 use std::time::Duration;
 
@@ -34,6 +37,7 @@ use crate::policy::Absence;
 use crate::record::{
     Answer, Becomes, Doubt, Fence, Happened, Judge, Outcome, Record, State, Write, reason,
 };
+use crate::scope::CredentialMark;
 use crate::time::Time;
 
 /// What is asked of a record.
@@ -43,6 +47,8 @@ pub enum Event<'a> {
     Begin {
         /// Whether the request's fingerprint is the record's.
         same_request: bool,
+        /// Which credential the caller showed, where that counts.
+        mark: Option<CredentialMark>,
         /// The caller's own random number.
         owner: u64,
         /// How long the caller may be silent once it owns the record.
@@ -99,6 +105,8 @@ pub enum Decision {
 pub enum Reply {
     /// The key belongs to another request.
     Mismatch,
+    /// The record was begun with another credential.
+    CredentialChanged,
     /// Somebody is executing it.
     InProgress,
     /// It was executed: its answer is the record's.
@@ -182,10 +190,10 @@ impl Proof {
 pub fn decide(record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision {
     let live = record.filter(|record| !record.is_expired(now));
     match event {
-        Event::Begin { same_request, owner, lease } => match live {
+        Event::Begin { same_request, mark, owner, lease } => match live {
             None => Decision::Insert,
             Some(_) if !same_request => Decision::Stands(Reply::Mismatch),
-            Some(record) => begin(&record.state, *owner, *lease, now),
+            Some(record) => begin(record, *mark, *owner, *lease, now),
         },
         Event::Withdraw { owner } => withdraw(live, *owner),
         Event::Renew { fence, lease, lease_max } => renew(live, *fence, *lease, *lease_max, now),
@@ -222,13 +230,24 @@ pub fn decide(record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision
     }
 }
 
-fn begin(state: &State, owner: u64, lease: Duration, now: Time) -> Decision {
-    match state {
+fn begin(
+    record: &Record,
+    mark: Option<CredentialMark>,
+    owner: u64,
+    lease: Duration,
+    now: Time,
+) -> Decision {
+    match &record.state {
+        State::InProgress { .. } | State::Completed { .. } | State::Unknown { .. }
+            if record.mark != mark =>
+        {
+            Decision::Stands(Reply::CredentialChanged)
+        }
         State::InProgress { lease_until, .. } if *lease_until <= now => doubt(Doubt::LeaseEnded),
         State::InProgress { .. } => Decision::Stands(Reply::InProgress),
         State::Completed { .. } => Decision::Stands(Reply::Replay),
         State::FailedRetryable { .. } => Decision::Write(Write {
-            becomes: Becomes::Begun { owner, lease },
+            becomes: Becomes::Begun { owner, lease, mark },
             new_fence: true,
             what: Some(Happened::Began),
             ttl: None,
@@ -366,6 +385,8 @@ mod tests {
 event                       | none      | running     | overdue     | completed   | failed      | unknown     | gone      | gone failed
 begin                       | insert    | in progress | → unknown   | replay      | → begun !   | unknown     | insert    | insert
 begin, other request        | insert    | mismatch    | mismatch    | mismatch    | mismatch    | mismatch    | insert    | insert
+begin, other mark           | insert    | changed     | changed     | changed     | → begun !   | changed     | insert    | insert
+begin, other in both        | insert    | mismatch    | mismatch    | mismatch    | mismatch    | mismatch    | insert    | insert
 withdraw, owner             | absent    | → failed    | → failed    | lost        | lost        | lost        | absent    | absent
 withdraw, other owner       | absent    | lost        | lost        | lost        | lost        | lost        | absent    | absent
 renew                       | lost      | → renewed   | → renewed   | lost        | lost        | lost        | lost      | lost
@@ -392,12 +413,16 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
         let (executed, not_executed) = (verdict(true), verdict(false));
         let former = Verdict { fence: Fence(9), ..verdict(false) };
         let (otherwise, retryable) = (completed_otherwise(), Outcome::Retryable(None));
-        let begin = |same_request| Event::Begin { same_request, owner: 2, lease: LEASE };
+        let begin =
+            |same_request, mark| Event::Begin { same_request, mark, owner: 2, lease: LEASE };
+        let other_mark = Some(CredentialMark::of(b"other"));
         let renew = |fence, lease_max| Event::Renew { fence, lease: LEASE, lease_max };
         let settle = |fence, outcome| Event::Settle { fence, outcome, ttl: None };
         let events = [
-            ("begin", begin(true)),
-            ("begin, other request", begin(false)),
+            ("begin", begin(true, None)),
+            ("begin, other request", begin(false, None)),
+            ("begin, other mark", begin(true, other_mark)),
+            ("begin, other in both", begin(false, other_mark)),
             ("withdraw, owner", Event::Withdraw { owner: OWNER }),
             ("withdraw, other owner", Event::Withdraw { owner: 2 }),
             ("renew", renew(FENCE, LEASE * 100)),
@@ -463,6 +488,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             Decision::Insert => words.push_str("insert"),
             Decision::Stands(reply) => words.push_str(match reply {
                 Reply::Mismatch => "mismatch",
+                Reply::CredentialChanged => "changed",
                 Reply::InProgress => "in progress",
                 Reply::Replay => "replay",
                 Reply::Unknown => "unknown",
@@ -522,7 +548,8 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
         let id = Id::of(&scope, &key);
         let about = About::default();
         let ttl = Duration::from_secs(3_600);
-        First { id, scope, key, fingerprint, about, ttl, lease: LEASE, owner: OWNER }
+        let mark = None;
+        First { id, scope, key, fingerprint, mark, about, ttl, lease: LEASE, owner: OWNER }
             .record(NOW, FENCE.0)
     }
 
@@ -568,13 +595,15 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
     fn no_event_leads_from_an_ended_lease_or_from_unknown_to_execution() {
         let (completed, retryable) = (completed("x"), Outcome::Retryable(None));
         let verdict = verdict(true);
+        let mark = Some(CredentialMark::of(b"other"));
         for (state, record) in records() {
             if !matches!(state, "overdue" | "unknown") {
                 continue;
             }
             for same_request in [true, false] {
                 for event in [
-                    Event::Begin { same_request, owner: OWNER, lease: LEASE },
+                    Event::Begin { same_request, mark: None, owner: OWNER, lease: LEASE },
+                    Event::Begin { same_request, mark, owner: OWNER, lease: LEASE },
                     Event::Withdraw { owner: OWNER },
                     Event::Settle { fence: FENCE, outcome: &completed, ttl: None },
                     Event::Settle { fence: FENCE, outcome: &retryable, ttl: None },
@@ -591,6 +620,18 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_mark_is_another_one_where_only_one_side_has_one() {
+        let mark = Some(CredentialMark::of(b"token"));
+        let begin = |mark| Event::Begin { same_request: true, mark, owner: 2, lease: LEASE };
+        let changed = Decision::Stands(Reply::CredentialChanged);
+        let marked = Record { mark, ..in_progress() };
+        assert_eq!(decide(Some(&marked), &begin(None), NOW), changed);
+        assert_eq!(decide(Some(&in_progress()), &begin(mark), NOW), changed);
+        let running = Decision::Stands(Reply::InProgress);
+        assert_eq!(decide(Some(&marked), &begin(mark), NOW), running);
     }
 
     #[test]

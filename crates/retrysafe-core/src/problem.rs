@@ -4,9 +4,10 @@
 //! switch on, and a page under `docs/problems/`. The `stripe` dialect answers in Stripe's shape, so
 //! that its official clients raise their own error classes.
 
+use std::fmt;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::key::KeyError;
 use crate::policy::{Dialect, InFlight};
@@ -77,8 +78,17 @@ pub enum Refusal {
         /// When to ask again.
         retry_after: Duration,
     },
-    /// The caller's credential cannot say who is asking.
-    ScopeUnsafe,
+    /// Nothing in the request can say who is asking, for this reason.
+    ScopeUnsafe(UnsafeScope),
+    /// The key was first used with another credential of the same name, and may have been executed.
+    CredentialChanged,
+    /// The route demands a verified token, and the request has none that verifies.
+    CredentialInvalid(TokenFault),
+    /// The keys that would verify the token are out of reach, so nothing was executed.
+    KeysUnavailable {
+        /// When to ask again.
+        retry_after: Duration,
+    },
     /// The request says that it was first sent too long ago, or does not say it.
     RequestTooOld,
     /// The request body is larger than the route takes.
@@ -104,6 +114,40 @@ pub enum Refusal {
     KeyNotFound,
 }
 
+/// Why nothing in a request can say who is asking. Each text names the setting that cures it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnsafeScope {
+    /// The request shows no credential that is known.
+    Nobody,
+    /// Its `Authorization` is made anew for each request.
+    MadeAnew,
+    /// Its `Authorization` has a scheme of which nobody knows whether it stays the same.
+    UnknownScheme,
+    /// It has cookies and no `Authorization`.
+    Cookies,
+    /// A header that says who is asking is missing, empty, or there more than once.
+    Header(HeaderName),
+    /// The cookie that says who is asking is missing, empty, or there more than once.
+    Cookie(Box<str>),
+    /// The token verifies and does not have this claim.
+    Claim(Box<str>),
+    /// The application has found nobody.
+    Application,
+}
+
+/// What is wrong with a token that a route demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenFault {
+    /// There is none.
+    Missing,
+    /// It has expired.
+    Expired,
+    /// It is not valid yet.
+    Early,
+    /// Its form, algorithm, key, signature, issuer or audience is not one that is accepted.
+    Wrong,
+}
+
 /// A refusal as it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -115,6 +159,8 @@ pub struct Problem {
     pub content_type: &'static str,
     /// For `Retry-After`, in whole seconds.
     pub retry_after: Option<u64>,
+    /// For `WWW-Authenticate`.
+    pub challenge: Option<&'static str>,
     /// The document.
     pub body: Vec<u8>,
 }
@@ -130,6 +176,8 @@ impl Refusal {
         let detail = match self {
             Self::KeyInvalid(error) => error.to_string(),
             Self::Malformed(why) => format!("{why}."),
+            Self::ScopeUnsafe(why) => why.to_string(),
+            Self::CredentialInvalid(fault) => fault.to_string(),
             Self::KeyMissing
             | Self::KeyReused
             | Self::InProgress { .. }
@@ -142,7 +190,8 @@ impl Refusal {
             | Self::UpstreamUnreachable { .. }
             | Self::KeyRateExceeded { .. }
             | Self::RetryTooFast { .. }
-            | Self::ScopeUnsafe
+            | Self::CredentialChanged
+            | Self::KeysUnavailable { .. }
             | Self::RequestTooOld
             | Self::BodyTooLarge
             | Self::BodyTimeout
@@ -161,7 +210,8 @@ impl Refusal {
             ),
             Dialect::Stripe => ("application/json", self.stripe(code, &detail)),
         };
-        Problem { status, code, content_type, retry_after, body: body.into_bytes() }
+        let challenge = self.challenge();
+        Problem { status, code, content_type, retry_after, challenge, body: body.into_bytes() }
     }
 
     /// The code to switch on, the same in every dialect but Stripe's body.
@@ -258,11 +308,23 @@ impl Refusal {
                 "Retrying too fast",
                 "Wait for the time given in Retry-After.",
             ),
-            Self::ScopeUnsafe => Row(
-                S::BAD_REQUEST,
-                "scope_unsafe",
-                "The caller cannot be told apart",
-                "The request does not say who is asking. What must is set as this route's `scope`: a credential (a cookie alone is none), a header that is there once, or a claim of a token that verifies.",
+            Self::ScopeUnsafe(_) => {
+                Row(S::BAD_REQUEST, "scope_unsafe", "The caller cannot be told from others", "")
+            }
+            Self::CredentialChanged => Row(
+                S::CONFLICT,
+                "credential_changed",
+                "Idempotency-Key was used with another token",
+                "This key was first used with another token of the same issuer and subject, and that request may have been executed. Nobody has verified the tokens, so this one is neither run nor answered. For the operator: set [jwt] and scope = [\"jwt:sub\"], and a refreshed token is the same caller.",
+            ),
+            Self::CredentialInvalid(_) => {
+                Row(S::UNAUTHORIZED, "credential_invalid", "The token does not verify", "")
+            }
+            Self::KeysUnavailable { .. } => Row(
+                S::SERVICE_UNAVAILABLE,
+                "keys_unavailable",
+                "The keys that verify tokens are out of reach",
+                "Nothing was executed. Retry later with the same key. For the operator: the gateway cannot read jwt.jwks_url.",
             ),
             Self::RequestTooOld => Row(
                 S::PRECONDITION_FAILED,
@@ -351,7 +413,8 @@ impl Refusal {
             | Self::StoreUnavailable { retry_after }
             | Self::UpstreamUnreachable { retry_after }
             | Self::KeyRateExceeded { retry_after }
-            | Self::RetryTooFast { retry_after } => Some(
+            | Self::RetryTooFast { retry_after }
+            | Self::KeysUnavailable { retry_after } => Some(
                 retry_after
                     .as_secs()
                     .saturating_add(u64::from(retry_after.subsec_nanos() > 0))
@@ -361,7 +424,9 @@ impl Refusal {
             | Self::KeyInvalid(_)
             | Self::KeyReused
             | Self::ResponseNotStored { .. }
-            | Self::ScopeUnsafe
+            | Self::ScopeUnsafe(_)
+            | Self::CredentialChanged
+            | Self::CredentialInvalid(_)
             | Self::RequestTooOld
             | Self::BodyTooLarge
             | Self::BodyTimeout
@@ -373,6 +438,23 @@ impl Refusal {
             | Self::UpstreamFailed { .. }
             | Self::KeyNotFound => None,
         }
+    }
+
+    /// What a caller is told to authenticate with (RFC 6750 §3).
+    fn challenge(&self) -> Option<&'static str> {
+        let Self::CredentialInvalid(fault) = self else { return None };
+        Some(match fault {
+            TokenFault::Missing => "Bearer",
+            TokenFault::Expired => {
+                "Bearer error=\"invalid_token\", error_description=\"The token has expired\""
+            }
+            TokenFault::Early => {
+                "Bearer error=\"invalid_token\", error_description=\"The token is not valid yet\""
+            }
+            TokenFault::Wrong => {
+                "Bearer error=\"invalid_token\", error_description=\"The token does not verify\""
+            }
+        })
     }
 
     fn document(
@@ -412,9 +494,11 @@ impl Refusal {
         let (kind, code) = match self {
             Self::KeyReused => ("idempotency_error", "idempotency_error"),
             Self::InProgress { .. } => ("idempotency_error", "idempotency_key_in_use"),
+            Self::CredentialChanged => ("idempotency_error", code),
+            Self::CredentialInvalid(_) => ("authentication_error", code),
             Self::KeyMissing
             | Self::KeyInvalid(_)
-            | Self::ScopeUnsafe
+            | Self::ScopeUnsafe(_)
             | Self::RequestTooOld
             | Self::BodyTooLarge
             | Self::BodyTimeout
@@ -431,6 +515,7 @@ impl Refusal {
             | Self::ResponseNotStored { .. }
             | Self::StoreUnavailable { .. }
             | Self::UpstreamUnreachable { .. }
+            | Self::KeysUnavailable { .. }
             | Self::UpstreamFailed { .. } => ("api_error", code),
             Self::KeyRateExceeded { .. } | Self::RetryTooFast { .. } => ("rate_limit_error", code),
         };
@@ -439,6 +524,80 @@ impl Refusal {
         put_json(&mut json, detail);
         json.push_str("}}");
         json
+    }
+}
+
+impl fmt::Display for UnsafeScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nobody => f.write_str(
+                "The request shows no credential that is known here, so its caller cannot be told from \
+                 others. Send Authorization or X-Api-Key. For the operator: set \
+                 scope = [\"header:NAME\"], where NAME is the header that names the caller; or \
+                 anonymous = \"shared\", if all callers without a credential may share their keys \
+                 and answers.",
+            ),
+            Self::MadeAnew => f.write_str(
+                "This Authorization is made anew for each request, so a retry would be taken for \
+                 another caller. For the operator: set scope = [\"header:NAME\"], where NAME is a \
+                 header that names the caller, that a trusted proxy sets, and that a retry has too.",
+            ),
+            Self::UnknownScheme => f.write_str(
+                "The scheme of this Authorization is not known here, so nobody can say whether a retry \
+                 has the same. For the operator: set scope = [\"header:Authorization\"] if it \
+                 stays the same; else scope = [\"header:NAME\"], where NAME is a header that \
+                 names the caller.",
+            ),
+            Self::Cookies => f.write_str(
+                "The request has cookies and no Authorization. Cookies hold more than who is asking, \
+                 and change between retries; an API key beside them may be that of an application. \
+                 For the operator: set scope = [\"cookie:NAME\"], where NAME is the cookie that \
+                 holds the session.",
+            ),
+            Self::Header(name) => write!(
+                f,
+                "The header {name} says who is asking. It must be there once, and not be empty. For the \
+                 operator: the route's scope looks at it.",
+            ),
+            Self::Cookie(name) => write!(
+                f,
+                "The cookie {name} says who is asking. It must be there once, and not be empty. For the \
+                 operator: it is set as scope = [\"cookie:{name}\"].",
+            ),
+            Self::Claim(claim) => write!(
+                f,
+                "The token's claim {claim} says who is asking, and this token does not have it as a \
+                 text or a number. For the operator: it is set as scope = [\"jwt:{claim}\"].",
+            ),
+            Self::Application => f.write_str(
+                "The application cannot say who is asking. For its author: the layer's scope has found \
+                 nobody in this request.",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for TokenFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Missing => {
+                "This route demands a bearer token that verifies, and the request has none. Nothing was \
+                 executed."
+            }
+            Self::Expired => {
+                "The token has expired. Refresh it, and retry with the same key. Nothing was executed \
+                 by this request. For the operator: jwt.leeway forgives clocks that differ."
+            }
+            Self::Early => {
+                "The token is not valid yet. Nothing was executed by this request. For the operator: \
+                 jwt.leeway forgives clocks that differ."
+            }
+            Self::Wrong => {
+                "The token does not verify. Get another one, and retry with the same key. Nothing was \
+                 executed by this request. For the operator: form, algorithm, key, signature, issuer \
+                 and audience are judged by [jwt]."
+            }
+        })
     }
 }
 
@@ -462,6 +621,7 @@ mod tests {
     use super::*;
 
     const SOON: Duration = Duration::from_millis(1_500);
+    const X_TENANT: HeaderName = HeaderName::from_static("x-tenant");
 
     fn every_refusal() -> Vec<(Refusal, u16, &'static str)> {
         let after = SOON;
@@ -487,7 +647,20 @@ mod tests {
             (Refusal::UpstreamUnreachable { retry_after: after }, 502, "upstream_unreachable"),
             (Refusal::KeyRateExceeded { retry_after: after }, 429, "key_rate_exceeded"),
             (Refusal::RetryTooFast { retry_after: after }, 429, "retry_too_fast"),
-            (Refusal::ScopeUnsafe, 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::Nobody), 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::MadeAnew), 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::UnknownScheme), 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::Cookies), 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::Header(X_TENANT)), 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::Cookie("sid".into())), 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::Claim("sub".into())), 400, "scope_unsafe"),
+            (Refusal::ScopeUnsafe(UnsafeScope::Application), 400, "scope_unsafe"),
+            (Refusal::CredentialChanged, 409, "credential_changed"),
+            (Refusal::CredentialInvalid(TokenFault::Missing), 401, "credential_invalid"),
+            (Refusal::CredentialInvalid(TokenFault::Expired), 401, "credential_invalid"),
+            (Refusal::CredentialInvalid(TokenFault::Early), 401, "credential_invalid"),
+            (Refusal::CredentialInvalid(TokenFault::Wrong), 401, "credential_invalid"),
+            (Refusal::KeysUnavailable { retry_after: after }, 503, "keys_unavailable"),
             (Refusal::RequestTooOld, 412, "request_too_old"),
             (Refusal::BodyTooLarge, 413, "request_too_large"),
             (Refusal::BodyTimeout, 408, "request_timeout"),
@@ -572,6 +745,31 @@ mod tests {
                 .retry_after
         };
         assert_eq!((seconds(0), seconds(1_000), seconds(1_001)), (Some(1), Some(1), Some(2)));
+    }
+
+    #[test]
+    fn every_reason_for_an_unsafe_scope_has_a_text_of_its_own_that_names_a_cure() {
+        let mut texts: Vec<String> = every_refusal()
+            .into_iter()
+            .filter_map(|(refusal, ..)| match refusal {
+                Refusal::ScopeUnsafe(why) => Some(why.to_string()),
+                _ => None,
+            })
+            .collect();
+        assert!(texts.iter().all(|text| text.contains("scope")), "{texts:?}");
+        let count = texts.len();
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), count);
+    }
+
+    #[test]
+    fn only_a_token_that_does_not_verify_is_challenged() {
+        for (refusal, status, _) in every_refusal() {
+            let challenge = refusal.problem(Dialect::Ietf, InFlight::Conflict).challenge;
+            assert_eq!(challenge.is_some(), status == 401, "{refusal:?}");
+            assert!(challenge.is_none_or(|challenge| challenge.starts_with("Bearer")));
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use http::{HeaderValue, StatusCode};
 use crate::fingerprint::Fingerprint;
 use crate::key::KeyDigest;
 use crate::response::StoredResponse;
-use crate::scope::{Id, Scope};
+use crate::scope::{CredentialMark, Id, Scope};
 use crate::time::Time;
 
 /// How many moments a record remembers. Enough for every retry a caller would make in good faith;
@@ -41,6 +41,8 @@ pub struct Record {
     pub key: KeyDigest,
     /// What the request meant, and by which rules that was taken.
     pub fingerprint: Fingerprint,
+    /// Which credential the present or last attempt was begun with, where that counts.
+    pub mark: Option<CredentialMark>,
     /// What an operator sees of the request.
     pub about: About,
     /// When this record began, by the store's clock.
@@ -217,6 +219,8 @@ pub struct First {
     pub key: KeyDigest,
     /// What the request means.
     pub fingerprint: Fingerprint,
+    /// Which credential the caller showed, where that counts.
+    pub mark: Option<CredentialMark>,
     /// What an operator sees of it.
     pub about: About,
     /// How long it is kept once settled.
@@ -251,6 +255,8 @@ pub enum Becomes {
         owner: u64,
         /// How long it may be silent.
         lease: Duration,
+        /// Which credential its caller showed. It replaces the former attempt's.
+        mark: Option<CredentialMark>,
     },
     /// The same owner goes on, until the lease ends or, at the latest, `lease_max` after it began.
     Renewed {
@@ -287,6 +293,7 @@ impl First {
             scope: self.scope,
             key: self.key,
             fingerprint: self.fingerprint,
+            mark: self.mark,
             about: self.about,
             created_at: now,
             ttl: self.ttl,
@@ -319,8 +326,9 @@ impl Write {
         if let Some(ttl) = self.ttl {
             next.ttl = ttl;
         }
-        if matches!(self.becomes, Becomes::Begun { .. }) {
+        if let Becomes::Begun { mark, .. } = self.becomes {
             next.attempts = next.attempts.saturating_add(1);
+            next.mark = mark;
         }
         next.state = self.becomes.state(&next.state, now, next.ttl);
         if let Some(what) = &self.what {
@@ -333,7 +341,7 @@ impl Write {
 impl Becomes {
     fn state(&self, from: &State, now: Time, ttl: Duration) -> State {
         match (self, from) {
-            (Self::Begun { owner, lease }, _) => {
+            (Self::Begun { owner, lease, .. }, _) => {
                 State::InProgress { owner: *owner, begun_at: now, lease_until: now.plus(*lease) }
             }
             (Self::Renewed { lease, lease_max }, State::InProgress { owner, begun_at, .. }) => {
@@ -525,6 +533,7 @@ mod tests {
             scope,
             key,
             fingerprint: Fingerprint::from_parts(1, rules, [0; 32]),
+            mark: Some(CredentialMark::of(b"first")),
             about: About::default(),
             ttl: TTL,
             lease: LEASE,
@@ -577,9 +586,12 @@ mod tests {
 
     #[test]
     fn a_takeover_counts_an_attempt_and_moves_the_fence_if_asked() {
+        let mark = Some(CredentialMark::of(b"second"));
         let takeover =
-            Write { new_fence: true, ..write(Becomes::Begun { owner: 8, lease: LEASE }) };
+            Write { new_fence: true, ..write(Becomes::Begun { owner: 8, lease: LEASE, mark }) };
         let record = takeover.onto(&begun(), at(300), 9);
+        assert_eq!(record.mark, mark, "the new attempt's credential counts from now on");
+        assert_eq!(write(Becomes::Same).onto(&record, at(301), 10).mark, mark);
         assert_eq!((record.version, record.fence, record.attempts), (9, Fence(9), 2));
         let state = State::InProgress { owner: 8, begun_at: at(300), lease_until: at(360) };
         assert_eq!(record.state, state);

@@ -230,9 +230,8 @@ fn meaning(head: &AnswerHead<'_>) -> Meaning {
             Meaning::Doubt
         }
         (202, _) => Meaning::Final,
-        (503, Some("store_unavailable" | "overloaded")) | (502, Some("upstream_unreachable")) => {
-            Meaning::Busy
-        }
+        (503, Some("store_unavailable" | "overloaded" | "keys_unavailable"))
+        | (502, Some("upstream_unreachable")) => Meaning::Busy,
         // It was executed, says the only one who knows.
         (410, Some("response_not_stored")) => Meaning::Final,
         // What a server says about the key itself it says again. Not even "the key belongs to

@@ -4,6 +4,10 @@
 //! every key lives in a scope: named parts that say who is asking. Parts are encoded with their
 //! lengths, hence `("a", "bc")` and `("ab", "c")` are different scopes. Scope and key together name
 //! a record; its [`Id`] is their SHA-256.
+//!
+//! Some callers say who they are without proof: a token that nobody has verified names its subject.
+//! Such a caller's scope is the name that it claims, and beside it stands a [`CredentialMark`] of
+//! the credential that it showed. The mark is kept in the record, and another mark is refused.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,20 +20,23 @@ use crate::key::KeyDigest;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope(Arc<[u8]>);
 
+/// Which credential a caller showed: a digest of it. Needed where the scope is a name that the
+/// credential only claims.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CredentialMark([u8; CredentialMark::LENGTH]);
+
+/// Who is asking, and which credential it showed where that counts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// Whose keys it uses.
+    pub scope: Scope,
+    /// The credential, where the scope alone proves nothing.
+    pub mark: Option<CredentialMark>,
+}
+
 /// The name of a record: a digest of scope and key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id([u8; 32]);
-
-/// Schemes of `Authorization`, which without anything behind them name nobody.
-const SCHEMES: [&[u8]; 8] =
-    [b"basic", b"bearer", b"digest", b"dpop", b"hawk", b"negotiate", b"ntlm", b"token"];
-
-/// Whether a credential header names anybody. An empty one does not, nor does a scheme alone: all who
-/// send it would be one caller.
-pub fn names_somebody(credential: &[u8]) -> bool {
-    let credential = credential.trim_ascii();
-    !credential.is_empty() && !SCHEMES.iter().any(|scheme| credential.eq_ignore_ascii_case(scheme))
-}
 
 impl Scope {
     /// The scope of these named parts, in this order.
@@ -56,10 +63,7 @@ impl Scope {
 
     /// A short digest of a credential, fit to be a part of a scope: 32 hexadecimal digits.
     pub fn digest_of(secret: &[u8]) -> String {
-        let mut hash = Sha256::new();
-        hash.update(b"retrysafe credential v1\0");
-        hash.update(secret);
-        let digest: [u8; 32] = hash.finalize().into();
+        let digest = sha256(b"retrysafe credential v1\0", secret);
         hex(digest.first_chunk::<16>().unwrap_or(&[0; 16]))
     }
 
@@ -107,6 +111,40 @@ impl fmt::Debug for Scope {
     }
 }
 
+impl From<Scope> for Caller {
+    /// A caller whose scope tells everything.
+    fn from(scope: Scope) -> Self {
+        Self { scope, mark: None }
+    }
+}
+
+impl CredentialMark {
+    /// How many bytes a mark has. Half a SHA-256: nobody finds another credential with the same.
+    pub const LENGTH: usize = 16;
+
+    /// The mark of a credential.
+    pub fn of(credential: &[u8]) -> Self {
+        let digest = sha256(b"retrysafe credential mark v1\0", credential);
+        Self(*digest.first_chunk().unwrap_or(&[0; Self::LENGTH]))
+    }
+
+    /// The mark whose bytes a store has kept.
+    pub const fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
+        Self(bytes)
+    }
+
+    /// All its bytes.
+    pub const fn as_bytes(&self) -> &[u8; Self::LENGTH] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for CredentialMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 impl Id {
     /// The name of the record that `key` has in `scope`.
     pub fn of(scope: &Scope, key: &KeyDigest) -> Self {
@@ -151,6 +189,13 @@ impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))
     }
+}
+
+fn sha256(purpose: &[u8], bytes: &[u8]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(purpose);
+    hash.update(bytes);
+    hash.finalize().into()
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -205,6 +250,16 @@ mod tests {
         );
         assert_eq!(scope.to_string(), "tenant=a=b, c route=/pay");
         assert_eq!(Scope::from_bytes(b"99:short,").parts(), []);
+    }
+
+    #[test]
+    fn a_mark_tells_credentials_apart_and_is_no_part_of_a_scope() {
+        assert_eq!(CredentialMark::of(b"a"), CredentialMark::of(b"a"));
+        assert_ne!(CredentialMark::of(b"a"), CredentialMark::of(b"b"));
+        let shown = Scope::digest_of(b"a");
+        assert_ne!(hex(CredentialMark::of(b"a").as_bytes()), shown, "scopes are shown to people");
+        let mark = CredentialMark::of(b"a");
+        assert_eq!(CredentialMark::from_bytes(*mark.as_bytes()), mark);
     }
 
     #[test]

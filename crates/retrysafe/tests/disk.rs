@@ -199,6 +199,7 @@ fn first(scope: &retrysafe_core::Scope, number: u64) -> retrysafe_core::record::
         scope: scope.clone(),
         key,
         fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]),
+        mark: None,
         about: Default::default(),
         ttl: Duration::from_secs(60),
         lease: Duration::from_secs(60),

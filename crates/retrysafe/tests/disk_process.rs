@@ -48,6 +48,7 @@ fn first(number: u64) -> First {
         scope,
         key,
         fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]),
+        mark: None,
         about: About::default(),
         ttl: Duration::from_secs(86_400),
         lease: Duration::from_secs(60),

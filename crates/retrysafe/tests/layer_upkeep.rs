@@ -81,6 +81,7 @@ async fn begin(engine: &Engine<Arc<Poisoned>>, key: &str) -> Lease {
     let print = Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [7; 32]);
     let ask = Ask {
         scope: &Scope::anonymous(),
+        mark: None,
         key: Key::new(key).unwrap().digest(),
         prints: &print,
         about: &About { route: "/pay".into(), ..About::default() },

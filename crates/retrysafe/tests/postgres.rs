@@ -38,6 +38,7 @@ async fn a_first_request_executes_and_its_retry_is_replayed() {
     let print = Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]);
     let ask = |owner| Ask {
         scope: &scope,
+        mark: None,
         key: Key::new("k").unwrap().digest(),
         prints: &print,
         about: &about,

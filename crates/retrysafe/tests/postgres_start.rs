@@ -52,6 +52,7 @@ async fn begin(engine: &Engine<PostgresStore>, key: &str) -> Begun {
     let about = About { method: "POST".into(), route: "/r".into(), path: "/r/1".into() };
     let ask = Ask {
         scope: &Scope::anonymous(),
+        mark: None,
         key: Key::new(key).unwrap().digest(),
         prints: &Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]),
         about: &about,

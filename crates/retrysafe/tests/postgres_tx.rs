@@ -54,6 +54,7 @@ async fn begin_in(
     let about = About { method: "POST".into(), route: "/load".into(), path: "/load".into() };
     let ask = Ask {
         scope: &scope(),
+        mark: None,
         key: Key::new(key).unwrap().digest(),
         prints: &print,
         about: &about,

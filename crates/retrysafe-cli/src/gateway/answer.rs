@@ -24,6 +24,9 @@ pub(crate) fn refused(refusal: &Refusal, policy: &Policy) -> Response<Reply> {
     if let Some(seconds) = problem.retry_after {
         headers.insert(header::RETRY_AFTER, seconds.into());
     }
+    if let Some(challenge) = problem.challenge {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    }
     if problem.status == StatusCode::METHOD_NOT_ALLOWED {
         let allowed = "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE";
         headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

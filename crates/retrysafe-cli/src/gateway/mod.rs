@@ -53,10 +53,9 @@ use retrysafe::layer::{self, Failed, Idempotency, IdempotencyLayer, RoutePolicy}
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::Mode;
-use retrysafe_core::problem::Refusal;
-use retrysafe_core::scope::Scope;
+use retrysafe_core::problem::{Refusal, UnsafeScope};
 use retrysafe_core::store::Store;
-use retrysafe_core::{Engine, Key, Policy};
+use retrysafe_core::{Caller, Engine, Key, Policy};
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
@@ -91,10 +90,14 @@ pub(crate) struct Worker<S> {
 struct Admitted {
     route: Arc<Route>,
     /// None where the request is not covered, or has no key and needs none.
-    scope: Option<Scope>,
+    caller: Option<Result<Caller, Refusal>>,
     is_covered: bool,
     has_key: bool,
 }
+
+/// Who is asking, as the layer is told: found out once, before the headers are changed.
+#[derive(Clone)]
+struct Asked(Result<Caller, Refusal>);
 
 impl<S: Store> Gateway<S> {
     /// A gateway over a store.
@@ -106,7 +109,11 @@ impl<S: Store> Gateway<S> {
                 // The front sets it on every request; without it the strictest rules hold.
                 None => Arc::clone(&strict),
             })
-            .scope(|parts| parts.extensions.get::<Scope>().cloned())
+            .caller(|parts| match parts.extensions.get::<Asked>() {
+                Some(Asked(caller)) => caller.clone(),
+                // Set on every request with a key that is covered.
+                None => Err(Refusal::ScopeUnsafe(UnsafeScope::Nobody)),
+            })
             .trust_outcome_header(true)
             .by_upstream(true);
         Self {
@@ -158,7 +165,7 @@ impl<S: Store> Worker<S> {
         if let Some(response) = self.own_page(&live, &parts).await {
             return self.finish(live.routes.defaults(), response, noted, started, &request_id);
         }
-        let Admitted { route, scope, is_covered, has_key } = match admit(&live, &parts) {
+        let Admitted { route, caller, is_covered, has_key } = match admit(&live, &parts) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 return self.turned_away(&live, &refusal, noted, started, &request_id);
@@ -173,8 +180,8 @@ impl<S: Store> Worker<S> {
             noted.key = key_digest(&parts);
             noted.way = if has_key { Way::Keyed } else { Way::Passed };
             parts.extensions.insert(found);
-            if let Some(scope) = scope {
-                parts.extensions.insert(scope);
+            if let Some(caller) = caller {
+                parts.extensions.insert(Asked(caller));
             }
             let mut guarded = self.guarded.clone();
             match guarded.call(Request::from_parts(parts, body)).await {
@@ -283,17 +290,18 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
     if is_covered && has_key && route.rules.policy.mode == Mode::Enforce {
         front::check_ascii(&parts.headers)?;
     }
-    let scope = match is_covered && has_key {
+    let caller = match is_covered && has_key {
         false => None,
         true => match scope::of(route, &parts.headers, live.verifier.as_ref()) {
-            Ok(asker) => Some(asker.scope),
-            // The layer refuses without a scope, and only notes it where it observes.
-            Err(Refusal::ScopeUnsafe) => None,
-            Err(_) if route.rules.policy.mode == Mode::Observe => None,
-            Err(refusal) => return Err(refusal),
+            // Nobody can say how the upstream reads it, so the connection ends too.
+            Err(refusal @ Refusal::Malformed(_)) if route.rules.policy.mode != Mode::Observe => {
+                return Err(refusal);
+            }
+            // The layer refuses who is not known, and only notes it where it observes.
+            asked => Some(asked.map(|asker| asker.caller)),
         },
     };
-    Ok(Admitted { route: Arc::clone(route), scope, is_covered, has_key })
+    Ok(Admitted { route: Arc::clone(route), caller, is_covered, has_key })
 }
 
 /// What the layer answers. Where it only passed a request on, a failure is still ours to put into

@@ -10,7 +10,6 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use http::{Method, StatusCode};
 use matchit::Router;
@@ -43,8 +42,6 @@ pub(crate) struct Route {
     pub rules: RouteRules,
     /// The same, as the layer takes it.
     pub policy: Arc<RoutePolicy>,
-    /// Whether it was said that tokens that expire make poor scopes.
-    pub warned: AtomicBool,
     /// Answers by class of their status, from 1xx to 5xx.
     answered: [Counter; 5],
 }
@@ -131,7 +128,6 @@ impl Route {
         Arc::new(Self {
             policy: Arc::new(RoutePolicy::new(Arc::clone(&label), rules.policy.clone())),
             rules: rules.clone(),
-            warned: AtomicBool::new(false),
             answered: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
             label,
         })

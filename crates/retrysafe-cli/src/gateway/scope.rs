@@ -3,17 +3,15 @@
 //! A replay skips the upstream's own checks, so the scope must be something that a stranger cannot
 //! forge. Scopes are shown to operators: whatever is a credential stands in them as a digest.
 
-use std::sync::atomic::Ordering;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{self, HeaderMap, HeaderName};
-use retrysafe_core::Scope;
-use retrysafe_core::problem::Refusal;
+use retrysafe_core::credential::{self, API_KEYS, Claimed, names_somebody};
+use retrysafe_core::problem::{Refusal, UnsafeScope};
 use retrysafe_core::response::named_by_connection;
-use retrysafe_core::scope::names_somebody;
+use retrysafe_core::{Caller, Scope};
 
-use super::front::{IDEMPOTENCY_KEY, X_API_KEY};
+use super::front::IDEMPOTENCY_KEY;
 use super::jwt::Verifier;
 use super::route::Route;
 use crate::config::ScopePart;
@@ -21,7 +19,7 @@ use crate::config::ScopePart;
 /// Who is asking.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Asker {
-    pub scope: Scope,
+    pub caller: Caller,
     /// Whether anything in the request tells this caller from others.
     pub is_known: bool,
 }
@@ -38,6 +36,7 @@ pub(crate) fn of(
 ) -> Result<Asker, Refusal> {
     not_of_this_hop(route, headers)?;
     let mut parts: Vec<(&str, Vec<u8>)> = Vec::with_capacity(2);
+    let mut mark = None;
     // Any header but a credential is set by a proxy that always does, so all who lack it would share
     // one scope and be answered with each other's answers. A credential is the caller's own to show
     // or not; but whoever shows another one than the scope looks at is somebody, and not known.
@@ -45,12 +44,15 @@ pub(crate) fn of(
     for part in &route.rules.scope {
         match part {
             ScopePart::Credential => {
-                let digest = credential(route, headers)?;
-                has_credential |= digest.is_some();
-                parts.push(match digest {
-                    Some(digest) => ("credential", digest),
-                    None => ("anonymous", Vec::new()),
-                });
+                match credential::shown(headers, claimed).map_err(Refusal::ScopeUnsafe)? {
+                    Some(shown) => {
+                        has_credential = true;
+                        mark = shown.mark;
+                        let shown = shown.parts.into_iter();
+                        parts.extend(shown.map(|(name, digest)| (name, digest.into_bytes())));
+                    }
+                    None => parts.push(("anonymous", Vec::new())),
+                }
             }
             ScopePart::Header(name) => match only(headers, name)? {
                 Some(value) if is_credential(name) => {
@@ -67,8 +69,9 @@ pub(crate) fn of(
                 }
             },
             ScopePart::Claim(claim) => {
-                let verifier = verifier.ok_or(Refusal::ScopeUnsafe)?;
-                let value = verifier.claim(headers, claim).ok_or(Refusal::ScopeUnsafe)?;
+                let lacks = || Refusal::ScopeUnsafe(UnsafeScope::Claim(claim.as_str().into()));
+                let verifier = verifier.ok_or_else(lacks)?;
+                let value = verifier.claim(headers, claim).ok_or_else(lacks)?;
                 has_credential = true;
                 parts.push((claim, value.into_bytes()));
             }
@@ -77,10 +80,10 @@ pub(crate) fn of(
         }
     }
     if lacks_header && !has_credential {
-        return Err(Refusal::ScopeUnsafe);
+        return Err(Refusal::ScopeUnsafe(UnsafeScope::Nobody));
     }
     let scope = Scope::of(parts.iter().map(|(name, value)| (*name, value.as_slice())));
-    Ok(Asker { scope, is_known: has_credential || has_header })
+    Ok(Asker { caller: Caller { scope, mark }, is_known: has_credential || has_header })
 }
 
 /// `Connection` may name headers that end here. A caller who names the key or a header of the scope
@@ -97,7 +100,7 @@ fn not_of_this_hop(route: &Route, headers: &HeaderMap) -> Result<(), Refusal> {
     let named = named_by_connection(headers);
     let of_scope = |part: &ScopePart| match part {
         ScopePart::Credential => {
-            named.contains(&header::AUTHORIZATION) || named.contains(&X_API_KEY)
+            named.iter().any(|name| *name == header::AUTHORIZATION || API_KEYS.contains(name))
         }
         ScopePart::Header(name) => named.contains(name),
         ScopePart::Claim(_) => named.contains(&header::AUTHORIZATION),
@@ -120,72 +123,44 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]
         });
     match values.next() {
         None => Ok(value),
-        Some(_) => Err(Refusal::ScopeUnsafe),
+        Some(_) => Err(Refusal::ScopeUnsafe(UnsafeScope::Header(name.clone()))),
     }
 }
 
-static CREDENTIALS: [HeaderName; 4] =
-    [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION, X_API_KEY];
+/// Other headers that hold a credential.
+static CREDENTIALS: [HeaderName; 3] =
+    [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION];
 
 /// Whether a header holds a credential. Scopes are shown, so it stands in them as a digest.
 fn is_credential(name: &HeaderName) -> bool {
-    CREDENTIALS.contains(name)
+    CREDENTIALS.contains(name) || API_KEYS.contains(name)
 }
 
 /// Whether a caller shows a credential of any kind.
 fn shows_credential(headers: &HeaderMap) -> bool {
-    let mut values = CREDENTIALS.iter().flat_map(|name| headers.get_all(name));
+    let names = CREDENTIALS.iter().chain(&API_KEYS);
+    let mut values = names.flat_map(|name| headers.get_all(name));
     values.any(|value| names_somebody(value.as_bytes()))
 }
 
-/// The digest of a caller's credentials, if it has any.
-fn credential(route: &Route, headers: &HeaderMap) -> Result<Option<Vec<u8>>, Refusal> {
-    let mut secret = Vec::new();
-    for name in [&header::AUTHORIZATION, &X_API_KEY] {
-        let values = headers.get_all(name).iter();
-        for value in values.filter(|value| names_somebody(value.as_bytes())) {
-            // With lengths, so that no two credentials make the same bytes.
-            secret.extend_from_slice(format!("{}:{}:", name.as_str(), value.len()).as_bytes());
-            secret.extend_from_slice(value.as_bytes());
-        }
+/// Whom a token names that nobody has verified. Without both claims it counts as opaque.
+fn claimed(token: &[u8]) -> Option<Claimed> {
+    #[derive(serde::Deserialize)]
+    struct Claims {
+        iss: String,
+        sub: String,
     }
-    if secret.is_empty() {
-        return match headers.contains_key(header::COOKIE) {
-            true => Err(Refusal::ScopeUnsafe),
-            false => Ok(None),
-        };
-    }
-    warn_of_tokens(route, headers);
-    Ok(Some(Scope::digest_of(&secret).into_bytes()))
-}
-
-/// A refreshed token is another credential, hence another scope: a retry after the refresh would run
-/// again. Said once per route.
-fn warn_of_tokens(route: &Route, headers: &HeaderMap) {
-    if route.warned.load(Ordering::Relaxed) {
-        return;
-    }
-    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if token.is_some_and(expires) && !route.warned.swap(true, Ordering::Relaxed) {
-        tracing::warn!(
-            route = &*route.label,
-            "callers send tokens that expire; a retry with a refreshed token is taken for another \
-             caller and runs again: set scope = [\"jwt:sub\"] and [jwt]"
-        );
-    }
-}
-
-/// Whether a credential is a JWT with an `exp` claim.
-fn expires(credential: &str) -> bool {
-    let claims = credential
-        .split_once(' ')
-        .map(|(_, token)| token.split('.'))
-        .filter(|words| words.clone().count() == 3)
-        .and_then(|mut words| words.nth(1))
-        .and_then(|words| URL_SAFE_NO_PAD.decode(words).ok());
-    claims
-        .and_then(|claims| serde_json::from_slice::<serde_json::Value>(&claims).ok())
-        .is_some_and(|claims| claims.get("exp").is_some())
+    let mut words = token.split(|byte| *byte == b'.');
+    let (Some(_), Some(claims), Some(_), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return None;
+    };
+    let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
+    // A list of two texts would be read as the two claims.
+    let claims = Some(claims).filter(|claims| claims.trim_ascii_start().starts_with(b"{"))?;
+    let Claims { iss, sub } = serde_json::from_slice(&claims).ok()?;
+    (!iss.is_empty() && !sub.is_empty()).then_some(Claimed { issuer: iss, subject: sub })
 }
 
 #[cfg(test)]
@@ -213,7 +188,7 @@ mod tests {
     }
 
     fn scope(parts: &[&str], headers: &[(&'static str, &'static str)]) -> Result<String, Refusal> {
-        asker(parts, headers).map(|asker| asker.scope.to_string())
+        asker(parts, headers).map(|asker| asker.caller.scope.to_string())
     }
 
     #[test]
@@ -235,9 +210,9 @@ mod tests {
     #[test]
     fn different_callers_have_different_scopes() {
         let both = |headers| scope(&["credential"], headers).unwrap();
-        let a = both(&[("authorization", "a")]);
+        let a = both(&[("authorization", "Bearer a")]);
         let b = both(&[("x-api-key", "a")]);
-        let c = both(&[("authorization", "a"), ("x-api-key", "a")]);
+        let c = both(&[("authorization", "Bearer a"), ("x-api-key", "a")]);
         assert!(a != b && b != c && a != c);
         assert_eq!(both(&[]), "anonymous");
         assert_eq!(
@@ -248,8 +223,10 @@ mod tests {
 
     #[test]
     fn a_cookie_alone_is_no_scope() {
-        assert_eq!(scope(&["credential"], &[("cookie", "sid=1")]), Err(Refusal::ScopeUnsafe));
-        assert!(scope(&["credential"], &[("cookie", "sid=1"), ("x-api-key", "k")]).is_ok());
+        assert!(scope(&["credential"], &[("cookie", "sid=1")]).is_err());
+        assert!(scope(&["credential"], &[("cookie", "sid=1"), ("x-api-key", "k")]).is_err());
+        let bearer = ("authorization", "Bearer me");
+        assert!(scope(&["credential"], &[("cookie", "sid=1"), bearer]).is_ok());
     }
 
     #[test]
@@ -263,7 +240,7 @@ mod tests {
             (&["header:x-t", "credential"], &[]),
             (&["header:x-t", "credential"], &[("x-t", "a"), ("x-t", "b"), ("x-api-key", "k")]),
         ] {
-            assert_eq!(scope(parts, headers), Err(Refusal::ScopeUnsafe), "{parts:?} {headers:?}");
+            assert!(scope(parts, headers).is_err(), "{parts:?} {headers:?}");
         }
         let both = |headers| scope(&["header:x-t", "credential"], headers).unwrap();
         let without = both(&[("x-api-key", "k")]);
@@ -287,7 +264,7 @@ mod tests {
             (&["credential"], &[("cookie", "sid=1"), ("authorization", "bearer")]),
             (&["credential"], &[("cookie", "sid=1"), ("x-api-key", " ")]),
         ] {
-            assert_eq!(scope(parts, headers), Err(Refusal::ScopeUnsafe), "{parts:?} {headers:?}");
+            assert!(scope(parts, headers).is_err(), "{parts:?} {headers:?}");
         }
         let either = ["header:x-api-key", "header:authorization"];
         assert!(scope(&either, &[("authorization", "Bearer bob")]).is_ok());
@@ -325,10 +302,25 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_expire_are_recognised() {
-        let token = |claims: &str| format!("Bearer eyJh.{}.sig", URL_SAFE_NO_PAD.encode(claims));
-        assert!(expires(&token(r#"{"sub":"a","exp":1}"#)));
-        assert!(!expires(&token(r#"{"sub":"a"}"#)));
-        assert!(!expires("Bearer abc") && !expires("Basic a.b.c") && !expires(""));
+    fn a_token_names_its_issuer_and_subject_or_counts_as_opaque() {
+        let read = |claims: &str| {
+            let token = format!("eyJh.{}.sig", URL_SAFE_NO_PAD.encode(claims));
+            claimed(token.as_bytes()).map(|claimed| (claimed.issuer, claimed.subject))
+        };
+        let both = Some(("i".to_owned(), "s".to_owned()));
+        assert_eq!(read(r#"{"iss":"i","sub":"s","exp":1,"aud":["x"]}"#), both);
+        for opaque in [
+            r#"{"iss":"i"}"#,
+            r#"{"sub":"s"}"#,
+            r#"{"iss":"","sub":"s"}"#,
+            r#"{"iss":"i","sub":7}"#,
+            r#"["i","s"]"#,
+            "not JSON",
+        ] {
+            assert_eq!(read(opaque), None, "{opaque}");
+        }
+        for opaque in ["", "abc", "a.b", "a.b.c", "a.b.c.d", "..", "a.b.c.d.e"] {
+            assert_eq!(claimed(opaque.as_bytes()), None, "{opaque}");
+        }
     }
 }

@@ -158,6 +158,7 @@ async fn a_day_of_retention_passes_in_moments() {
     // An owner that died: its lease ends, the sweeper doubts it, and no age lets it be reaped.
     let ask = Ask {
         scope: &Scope::of([("credential", &b"somebody"[..])]),
+        mark: None,
         key: Key::new("dead-owner").unwrap().digest(),
         prints: &Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [7; 32]),
         about: &About::default(),

@@ -5,16 +5,16 @@
 //! needs a scope that says who is asking: for anonymous and constant ones it is off, because there
 //! everybody could ask after everybody's keys.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::request::Parts;
 use http::{Method, Response};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::State;
-use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::scope::Id;
 use retrysafe_core::store::Store;
-use retrysafe_core::{Engine, Key};
+use retrysafe_core::{Caller, Engine, Key};
 use serde_json::{Value, json};
 
 use super::answer;
@@ -50,10 +50,9 @@ impl Default for Pace {
 
 impl Pace {
     /// Whether this caller may ask once more in this second.
-    fn admits(&self, scope: &Scope, second: u64) -> bool {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(scope.as_bytes());
-        let at = usize::try_from(hasher.finish() % SLOTS as u64).unwrap_or_default();
+    fn admits(&self, caller: &Caller, second: u64) -> bool {
+        let slot = self.hasher.hash_one(caller) % SLOTS as u64;
+        let at = usize::try_from(slot).unwrap_or_default();
         let Some(slot) = self.slots.get(at) else { return false };
         let next = |held: u64| match held >> 16 == second {
             true => Some(held.saturating_add(1)),
@@ -135,21 +134,23 @@ async fn find<S: Store>(
     pace: &Pace,
     parts: &Parts,
 ) -> Result<Value, Refusal> {
-    let Asker { scope, is_known } = scope::of(route, &parts.headers, live.verifier.as_ref())?;
+    let Asker { caller, is_known } = scope::of(route, &parts.headers, live.verifier.as_ref())?;
     if !is_known {
         return Err(Refusal::KeyNotFound);
     }
-    if !pace.admits(&scope, now_seconds()) {
+    if !pace.admits(&caller, now_seconds()) {
         return Err(Refusal::RetryTooFast { retry_after: answer::ASK_AGAIN });
     }
     let lines = parts.headers.get_all(IDEMPOTENCY_KEY).iter().map(|line| line.as_bytes());
     let key =
         Key::parse_lines(lines, route.rules.policy.key_syntax).map_err(Refusal::KeyInvalid)?;
     let found = engine
-        .look(Id::of(&scope, &key.digest()))
+        .look(Id::of(&caller.scope, &key.digest()))
         .await
         .map_err(|_| Refusal::StoreUnavailable { retry_after: answer::ASK_AGAIN })?;
-    let record = found.value.ok_or(Refusal::KeyNotFound)?;
+    // To another credential of the same name there is no such key: it may be anybody's.
+    let record = found.value.filter(|record| record.mark == caller.mark);
+    let record = record.ok_or(Refusal::KeyNotFound)?;
     let (expires_at, retry_after) = match &record.state {
         State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
             (Some(crate::admin::view::time(*expires_at)), None)
@@ -173,17 +174,18 @@ fn now_seconds() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use retrysafe_core::Scope;
 
     #[test]
     fn a_caller_is_bounded_per_second_and_others_are_not() {
         let pace = Pace::default();
-        let a = Scope::of([("t", &b"a"[..])]);
+        let a = Caller::from(Scope::of([("t", &b"a"[..])]));
         for _ in 0..ASKS_PER_SECOND {
             assert!(pace.admits(&a, 7));
         }
         assert!(!pace.admits(&a, 7));
         // Two callers may share a slot; nine of them do not.
-        let others = |name: u8| Scope::of([("t", &[name][..])]);
+        let others = |name: u8| Caller::from(Scope::of([("t", &[name][..])]));
         assert!((0..9).any(|name| pace.admits(&others(name), 7)));
         assert!(pace.admits(&a, 8));
     }

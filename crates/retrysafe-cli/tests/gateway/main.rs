@@ -12,6 +12,7 @@
 )]
 
 mod admin;
+mod callers;
 #[allow(dead_code, reason = "the stores' own tests use the rest of it")]
 #[path = "../../../retrysafe/tests/common/cluster.rs"]
 mod cluster;

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use retrysafe_core::event::{self, METRICS, Met, Metric};
 
-use super::kit::{Gate, Gateway, PATIENCE, Step, Upstream, key, raw, reply, request, send};
+use serde_json::json;
+
+use super::kit::{Gate, Gateway, PATIENCE, Step, Upstream, key, raw, reply, request, send, token};
 
 /// What only a failing store reports.
 const OF_FAILING_STORES: [Metric; 3] =
@@ -110,6 +112,11 @@ fn every_metric_of_a_working_store_rises() {
     let three = key();
     gateway.post("/big", &three, "{}");
     gateway.post("/big", &three, "{}");
+    // Another token of the same name.
+    for number in 1..=2 {
+        let bearer = format!("Bearer {}", token(&json!({"iss": "i", "sub": "s", "jti": number})));
+        gateway.post_with("/m", &three, "{}", &[("Authorization", &bearer)]);
+    }
     // Observed, refused at the door.
     let four = key();
     gateway.post("/watch", &four, "{}");

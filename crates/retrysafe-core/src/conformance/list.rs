@@ -178,6 +178,12 @@ macro_rules! conformance {
                 a_settle_never_reaches_the_next_generation
                 a_key_lives_through_its_whole_story
                 an_answer_that_was_not_kept_replays_as_such;
+            marks:
+                a_mark_comes_back_from_every_write
+                a_new_attempt_replaces_the_mark
+                another_mark_is_refused_unless_the_record_was_released
+                another_mark_does_not_move_an_ended_lease
+                of_32_marks_on_a_released_record_one_executes;
             leases:
                 a_renewed_lease_outlives_its_first_length
                 a_renewal_changes_only_version_and_lease
@@ -274,6 +280,7 @@ macro_rules! conformance {
             reopening:
                 settled_and_unknown_records_survive
                 answers_replay_after_a_restart
+                credential_marks_survive
                 running_records_are_in_doubt_where_their_owners_are_gone
                 a_lease_from_before_the_restart_still_settles
                 numbers_rise_across_restarts

@@ -41,6 +41,7 @@ mod faulty;
 mod inserts;
 mod leases;
 mod list;
+mod marks;
 mod model;
 mod names;
 mod numbers;

@@ -16,7 +16,7 @@ use super::stand::{AnyStore, ReopenStand, Soon, Stand};
 use super::{Owners, chance};
 use crate::machine::{Decision, Event, decide};
 use crate::record::{Becomes, Doubt, First, Happened, Record, Standing, Write};
-use crate::scope::Id;
+use crate::scope::{CredentialMark, Id};
 use crate::store::{Filter, Inserted, Store, Swapped};
 use crate::time::Time;
 
@@ -67,7 +67,7 @@ enum Command {
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Begin,
+    Begin(u8),
     Renew(u8),
     Complete(u8),
     Fail,
@@ -107,7 +107,7 @@ fn command() -> impl Strategy<Value = Command> {
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         Just(Change::Touch),
-        Just(Change::Begin),
+        (0..3u8).prop_map(Change::Begin),
         (0..4u8).prop_map(Change::Renew),
         any::<u8>().prop_map(Change::Complete),
         any::<u8>().prop_map(Change::Complete),
@@ -354,13 +354,19 @@ fn asked(key: u8, meaning: u8, ttl: u8, lease: u8) -> First {
     first.fingerprint = print(meaning);
     first.about.route = format!("/{meaning}").into();
     first.owner = meaning.into();
+    first.mark = mark(meaning);
     (first.ttl, first.lease) = (UNIT * ttl.into(), UNIT * lease.into());
     first
 }
 
+/// Some requests have a mark and some have none.
+fn mark(number: u8) -> Option<CredentialMark> {
+    (number > 0).then(|| CredentialMark::from_bytes([number; CredentialMark::LENGTH]))
+}
+
 fn write(change: Change) -> Write {
     let becomes = match change {
-        Change::Begin => Becomes::Begun { owner: 9, lease: UNIT },
+        Change::Begin(number) => Becomes::Begun { owner: 9, lease: UNIT, mark: mark(number) },
         Change::Renew(lease) => {
             Becomes::Renewed { lease: UNIT * lease.into(), lease_max: UNIT * 4 }
         }
@@ -372,7 +378,7 @@ fn write(change: Change) -> Write {
         Change::Touch | Change::Ttl(_) => Becomes::Same,
     };
     Write {
-        new_fence: matches!(change, Change::Begin),
+        new_fence: matches!(change, Change::Begin(_)),
         becomes,
         // Every write leaves a moment here, so that the map learns when it was.
         what: Some(Happened::LookedUp),

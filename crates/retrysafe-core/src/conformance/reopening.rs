@@ -7,7 +7,8 @@ use super::samples::*;
 use super::stand::ReopenStand;
 use crate::engine::{Begun, Engine, Settled};
 use crate::machine::{Decision, Event, decide};
-use crate::record::{Doubt, Record, Standing, State};
+use crate::record::{Doubt, Outcome, Record, Standing, State};
+use crate::scope::CredentialMark;
 use crate::store::{Filter, Store as _};
 use crate::time::Time;
 
@@ -38,6 +39,24 @@ pub(super) async fn answers_replay_after_a_restart(mut bench: ReopenStand) {
     bench.reopen().await;
     let engine = Engine::new(bench.store());
     assert_eq!(request.replay(&engine).await, answer(body));
+}
+
+/// A record is still its own credential's after the restart, and that of its last attempt.
+pub(super) async fn credential_marks_survive(mut bench: ReopenStand) {
+    let request =
+        |name: &[u8]| Request { mark: Some(CredentialMark::of(name)), ..Request::new("k") };
+    {
+        let engine = Engine::new(bench.store());
+        let lease = request(b"old").execute(&engine, 1).await;
+        engine.settle(lease, &Outcome::Retryable(None)).await.expect("the settle is answered");
+        let lease = request(b"new").execute(&engine, 2).await;
+        engine.settle(lease, &done("new")).await.expect("the settle is answered");
+    }
+    bench.reopen().await;
+    let engine = Engine::new(bench.store());
+    assert_eq!(request(b"new").replay(&engine).await, answer("new"));
+    let begun = request(b"old").begin(&engine, 3).await;
+    assert!(matches!(begun, Begun::CredentialChanged), "{begun:?}");
 }
 
 /// What a record in progress is after a restart, as the store says of its owners.

@@ -17,7 +17,7 @@ use crate::record::{
     About, Answer, Becomes, Doubt, First, Happened, Outcome, Record, Standing, Write,
 };
 use crate::response::StoredResponse;
-use crate::scope::{Id, Scope};
+use crate::scope::{CredentialMark, Id, Scope};
 use crate::store::{Cursor, Filter, Inserted, Query, Stamped, Store, Swapped};
 
 /// How long sample records are kept once settled.
@@ -59,6 +59,7 @@ pub(super) fn first_in(scope: &Scope, key_text: &str) -> First {
         scope: scope.clone(),
         key,
         fingerprint: print(1),
+        mark: None,
         about: About { method: "POST".into(), route: "/pay".into(), path: "/pay".into() },
         ttl: TTL,
         lease: LEASE,
@@ -114,7 +115,7 @@ pub(super) fn touch() -> Write {
 
 pub(super) fn take_over(owner: u64) -> Write {
     Write {
-        becomes: Becomes::Begun { owner, lease: LEASE },
+        becomes: Becomes::Begun { owner, lease: LEASE, mark: None },
         new_fence: true,
         what: Some(Happened::Began),
         ttl: None,
@@ -251,6 +252,7 @@ pub(super) fn shaken(bench: &Stand) -> Engine<Arc<Faulty<AnyStore>>> {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) scope: Scope,
+    pub(super) mark: Option<CredentialMark>,
     pub(super) key: KeyDigest,
     pub(super) print: Fingerprint,
     pub(super) about: About,
@@ -263,6 +265,7 @@ impl Request {
         let first = first(key_text);
         Self {
             scope: first.scope,
+            mark: first.mark,
             key: first.key,
             print: first.fingerprint,
             about: first.about,
@@ -283,6 +286,7 @@ impl Request {
     pub(super) fn ask(&self, owner: u64) -> Ask<'_, Fingerprint> {
         Ask {
             scope: &self.scope,
+            mark: self.mark,
             key: self.key,
             prints: &self.print,
             about: &self.about,

@@ -170,7 +170,7 @@ impl Storm {
                 self.replays += 1;
             }
             Ok(Begun::InProgress(_) | Begun::Unknown) => {}
-            Ok(Begun::Mismatch) => panic!("it is the same request"),
+            Ok(Begun::Mismatch | Begun::CredentialChanged) => panic!("it is the same request"),
             Err(error) if error.may_have_applied() => self.withdrawing.push((key, owner)),
             Err(_) => {}
         }

@@ -63,6 +63,7 @@ impl<S: Transactional> Engine<S> {
             };
             let event = Event::Begin {
                 same_request: ask.is_same(&record),
+                mark: ask.mark,
                 owner: ask.owner,
                 lease: ask.lease,
             };

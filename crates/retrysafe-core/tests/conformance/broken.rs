@@ -65,11 +65,13 @@ pub(crate) enum Flaw {
     OwnersAreForgotten,
     /// The timeline is not kept.
     TimelineIsCut,
+    /// Credential marks are not kept.
+    MarksAreDropped,
 }
 
 impl Flaw {
     /// All of them; a bench names its flaw by the place in this list.
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::InsertPretendsNew,
         Self::InsertChecksThenActs,
         Self::InsertIsNotKept,
@@ -98,6 +100,7 @@ impl Flaw {
         Self::ScansCountPlaces,
         Self::OwnersAreForgotten,
         Self::TimelineIsCut,
+        Self::MarksAreDropped,
     ];
 
     /// What the machine of whoever asks believes the time to be.
@@ -111,6 +114,9 @@ impl Flaw {
     pub(crate) fn spoil(self, record: &mut Record) {
         if self == Self::TimelineIsCut {
             record.timeline.truncate(2);
+        }
+        if self == Self::MarksAreDropped {
+            record.mark = None;
         }
         let State::Completed { answer: Answer::Kept(response), .. } = &mut record.state else {
             return;
@@ -272,6 +278,13 @@ broken! {
         reopening::running_records_are_in_doubt_where_their_owners_are_gone;
     a_timeline_that_is_cut_is_noticed: TimelineIsCut =>
         payloads::every_kind_of_moment_comes_back;
+    marks_that_are_dropped_are_noticed: MarksAreDropped =>
+        marks::a_mark_comes_back_from_every_write,
+        marks::a_new_attempt_replaces_the_mark,
+        marks::another_mark_is_refused_unless_the_record_was_released,
+        marks::another_mark_does_not_move_an_ended_lease,
+        marks::of_32_marks_on_a_released_record_one_executes,
+        reopening::credential_marks_survive;
 }
 
 /// The random comparison finds faults too, without being told where to look.
@@ -287,4 +300,5 @@ fn the_model_notices_what_it_was_not_told() {
     disagrees::<{ Flaw::ExpiryIsLate as usize }>();
     disagrees::<{ Flaw::ReapIgnoresLimit as usize }>();
     disagrees::<{ Flaw::ReapTakesRunning as usize }>();
+    disagrees::<{ Flaw::MarksAreDropped as usize }>();
 }

@@ -8,7 +8,10 @@
 //! evidence and the reaper go about their work. What an owner had sent when it crashed still
 //! arrives.
 //!
-//! Two faults are planted, to see that the check would find them. One is the reason why an owner
+//! Callers may show different credentials for one scope: each begin has a mark, and nobody is told
+//! about, or executes, what was begun with another one and may have happened.
+//!
+//! Three faults are planted, to see that the check would find them. One is the reason why an owner
 //! draws a new number for each begin.
 
 #![allow(
@@ -22,7 +25,7 @@ mod steps;
 mod world;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use retrysafe_core::record::{Record, Standing, Write};
@@ -35,6 +38,8 @@ const TTL: Duration = Duration::from_millis(2);
 /// What is explored, and which fault is planted.
 struct Bounds {
     keys: u8,
+    /// How many credentials callers show.
+    marks: u8,
     owners: u8,
     begins_max: u8,
     versions_max: u8,
@@ -42,7 +47,7 @@ struct Bounds {
     fault: Option<Fault>,
     /// What some step has reached. It is no part of a state: the same state reached in another way
     /// is still the same.
-    reached: Arc<AtomicU8>,
+    reached: Arc<AtomicU16>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,6 +56,8 @@ enum Fault {
     EndedLeaseRuns,
     /// An owner uses the same number for all its begins.
     NumberReused,
+    /// A caller's credential is not compared with the record's.
+    MarkIgnored,
 }
 
 /// A record, or a write, as a part of a state. Timelines are left out: nothing is decided by them.
@@ -99,6 +106,7 @@ enum Owner {
     Idle,
     Beginning {
         number: u8,
+        mark: u8,
         pending: Pending,
     },
     /// A begin may have been applied; the owner has not executed and will not.
@@ -115,6 +123,7 @@ enum Owner {
 struct Holding {
     key: u8,
     generation: u8,
+    mark: u8,
     fence: u8,
     seen: Kept,
     phase: Phase,
@@ -149,6 +158,8 @@ enum Broken {
     FenceDidNotRise,
     RunningOrUnknownExecuted,
     DecisionFlipped,
+    AnotherMarkAnswered,
+    MarkNotKept,
 }
 
 /// What must be reached, or the check proves nothing.
@@ -162,12 +173,14 @@ enum Reached {
     OrphanApplied = 32,
     Withdrawn = 64,
     StaleVerdictRefused = 128,
+    AnotherMarkRefused = 256,
+    AnotherMarkRuns = 512,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Tick,
-    Begin { owner: u8, key: u8, acknowledged: bool },
+    Begin { owner: u8, key: u8, mark: u8, acknowledged: bool },
     Withdraw { owner: u8 },
     Send { owner: u8 },
     GiveUp { owner: u8 },
@@ -284,6 +297,14 @@ impl Model for Bounds {
                     state.broken != Some(Broken::RunningOrUnknownExecuted)
                 },
             ),
+            Property::always(
+                "nobody is told about what another credential began",
+                |_: &Self, state: &Everything| state.broken != Some(Broken::AnotherMarkAnswered),
+            ),
+            Property::always(
+                "a record has the mark of whoever executes it",
+                |_: &Self, state: &Everything| state.broken != Some(Broken::MarkNotKept),
+            ),
             Property::always("fences rise", |_: &Self, state: &Everything| {
                 state.broken != Some(Broken::FenceDidNotRise)
             }),
@@ -298,7 +319,7 @@ const THREADS: usize = 2;
 const STATES_MIN: usize = 100_000;
 
 /// Explores everything within the bounds, and finds nothing.
-fn holds_everywhere(model: Bounds) -> u8 {
+fn holds_everywhere(model: Bounds) -> u16 {
     let reached = Arc::clone(&model.reached);
     let checker = model.checker().threads(THREADS).spawn_bfs().join();
     checker.assert_properties();
@@ -319,7 +340,21 @@ fn breaks(model: Bounds, property: &'static str) -> usize {
 #[test]
 fn two_owners_of_one_key_keep_the_promise_in_every_order() {
     let reached = holds_everywhere(Bounds::new(1, 2, 5, 2, None));
-    assert_eq!(reached, u8::MAX, "everything that the model is about has happened: {reached:b}");
+    assert_eq!(reached, 0xff, "everything that the model is about has happened: {reached:b}");
+}
+
+#[test]
+fn two_credentials_of_one_scope_keep_the_promise_in_every_order() {
+    let reached = holds_everywhere(Bounds { marks: 2, ..Bounds::new(1, 2, 4, 1, None) });
+    let wanted = Reached::AnotherMarkRefused as u16 | Reached::AnotherMarkRuns as u16;
+    assert_eq!(reached & wanted, wanted, "both ends of another mark have happened: {reached:b}");
+}
+
+#[test]
+fn a_mark_that_is_not_compared_tells_one_caller_about_another() {
+    let ignored = Some(Fault::MarkIgnored);
+    let model = Bounds { marks: 2, ..Bounds::new(1, 2, 4, 1, ignored) };
+    assert!(breaks(model, "nobody is told about what another credential began") > 0);
 }
 
 #[test]

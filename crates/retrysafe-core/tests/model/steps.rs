@@ -8,9 +8,10 @@ use retrysafe_core::record::{Becomes, Doubt, Fence, Judge, Outcome, Record, Stan
 use retrysafe_core::store::Inserted;
 use retrysafe_core::time::Time;
 
-use crate::world::answer;
+use crate::world::{answer, mark_of};
 use crate::{
-    Bounds, End, Everything, Fault, LEASE, Owner, Pending, Phase, Reached, Step, TTL, TheJudge,
+    Bounds, Broken, End, Everything, Fault, LEASE, Owner, Pending, Phase, Reached, Step, TTL,
+    TheJudge,
 };
 
 impl Bounds {
@@ -23,6 +24,7 @@ impl Bounds {
     ) -> Self {
         Self {
             keys,
+            marks: 1,
             owners: 2,
             begins_max,
             versions_max,
@@ -33,18 +35,25 @@ impl Bounds {
     }
 
     pub(super) fn reach(&self, what: Reached) {
-        self.reached.fetch_or(what as u8, Ordering::Relaxed);
+        self.reached.fetch_or(what as u16, Ordering::Relaxed);
     }
 
     pub(super) fn decide(&self, record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision {
+        let mut event = event.clone();
+        if let (Some(Fault::MarkIgnored), Event::Begin { mark, .. }, Some(record)) =
+            (self.fault, &mut event, record)
+        {
+            *mark = record.mark;
+        }
+        let event = &event;
         let decision = machine::decide(record, event, now);
         match (self.fault, event, &decision) {
             (
                 Some(Fault::EndedLeaseRuns),
-                Event::Begin { owner, lease, .. },
+                Event::Begin { owner, lease, mark, .. },
                 Decision::Write(Write { becomes: Becomes::Unknown(Doubt::LeaseEnded), .. }),
             ) => Decision::Write(Write {
-                becomes: Becomes::Begun { owner: *owner, lease: *lease },
+                becomes: Becomes::Begun { owner: *owner, lease: *lease, mark: *mark },
                 new_fence: true,
                 what: None,
                 ttl: None,
@@ -76,6 +85,7 @@ impl Bounds {
         state: &mut Everything,
         owner: u8,
         key: u8,
+        mark: u8,
         acknowledged: bool,
     ) -> Option<()> {
         let at = usize::from(owner);
@@ -85,10 +95,10 @@ impl Bounds {
             Some(Fault::NumberReused) => owner,
             Some(_) | None => state.begins,
         };
-        match state.insert(key, number, self) {
+        match state.insert(key, number, mark, self) {
             Inserted::New(record) => {
                 state.owners[at] = match acknowledged {
-                    true => state.holds(key, record),
+                    true => state.holds(key, mark, record),
                     false => Owner::Doubtful { key, number, pending: None },
                 };
             }
@@ -96,10 +106,25 @@ impl Bounds {
                 if !acknowledged {
                     return None;
                 }
-                let event =
-                    Event::Begin { same_request: true, owner: u64::from(number), lease: LEASE };
-                let pending = self.pend(&record, key, &event, state.clock()).ok()?;
-                state.owners[at] = Owner::Beginning { number, pending };
+                let event = Event::Begin {
+                    same_request: true,
+                    mark: mark_of(mark),
+                    owner: u64::from(number),
+                    lease: LEASE,
+                };
+                match self.pend(&record, key, &event, state.clock()) {
+                    Ok(pending) => {
+                        state.owners[at] = Owner::Beginning { number, mark, pending };
+                    }
+                    Err(Reply::CredentialChanged) => {
+                        self.reach(Reached::AnotherMarkRefused);
+                        return None;
+                    }
+                    Err(_) if record.mark != mark_of(mark) => {
+                        state.broken = Some(Broken::AnotherMarkAnswered);
+                    }
+                    Err(_) => return None,
+                }
             }
         }
         Some(())
@@ -158,8 +183,8 @@ impl Bounds {
     pub(super) fn step(&self, state: &mut Everything, step: Step) -> Option<()> {
         match step {
             Step::Tick => state.now += 1,
-            Step::Begin { owner, key, acknowledged } => {
-                return self.begin(state, owner, key, acknowledged);
+            Step::Begin { owner, key, mark, acknowledged } => {
+                return self.begin(state, owner, key, mark, acknowledged);
             }
             Step::Withdraw { owner } => {
                 let Owner::Doubtful { key, number, .. } = state.owners[usize::from(owner)] else {
@@ -293,10 +318,13 @@ impl Bounds {
         };
         match &state.owners[usize::from(owner)] {
             Owner::Idle => {
-                for key in 0..self.keys {
+                let asked =
+                    (0..self.keys).flat_map(|key| (0..self.marks).map(move |mark| (key, mark)));
+                for (key, mark) in asked {
                     steps.extend([true, false].map(|acknowledged| Step::Begin {
                         owner,
                         key,
+                        mark,
                         acknowledged,
                     }));
                 }

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use http::StatusCode;
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
 use retrysafe_core::record::{About, Answer, Becomes, Fence, First, Record, Standing, State};
+use retrysafe_core::scope::CredentialMark;
 use retrysafe_core::store::Inserted;
 use retrysafe_core::time::Time;
 use retrysafe_core::{Id, Key, Scope};
@@ -15,7 +16,7 @@ use crate::{
 
 impl Hash for Kept {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        (self.0.version, self.0.fence, self.0.attempts).hash(hasher);
+        (self.0.version, self.0.fence, self.0.attempts, self.0.mark).hash(hasher);
         match &self.0.state {
             State::InProgress { owner, begun_at, lease_until } => {
                 (0, *owner, *begun_at, *lease_until).hash(hasher);
@@ -33,7 +34,7 @@ impl Hash for Pending {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         (self.key, self.version, self.write.new_fence).hash(hasher);
         match &self.write.becomes {
-            Becomes::Begun { owner, .. } => (0, *owner).hash(hasher),
+            Becomes::Begun { owner, mark, .. } => (0, *owner, *mark).hash(hasher),
             Becomes::Renewed { .. } => 1.hash(hasher),
             Becomes::Completed(answer) => (2, answer.status()).hash(hasher),
             Becomes::FailedRetryable => 3.hash(hasher),
@@ -49,7 +50,12 @@ pub(super) fn answer(fence: u8) -> Answer {
     Answer::NotKept { status: Some(status), location: None }
 }
 
-fn first(key: u8, owner: u8) -> First {
+/// The mark of a credential.
+pub(super) fn mark_of(mark: u8) -> Option<CredentialMark> {
+    Some(CredentialMark::from_bytes([mark; CredentialMark::LENGTH]))
+}
+
+fn first(key: u8, owner: u8, mark: u8) -> First {
     let scope = Scope::of([]);
     let digest = Key::new(&format!("k{key}")).unwrap().digest();
     First {
@@ -57,6 +63,7 @@ fn first(key: u8, owner: u8) -> First {
         scope,
         key: digest,
         fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [0; 32]),
+        mark: mark_of(mark),
         about: About::default(),
         ttl: TTL,
         lease: LEASE,
@@ -115,13 +122,13 @@ impl Everything {
     }
 
     /// The store's insert: the new record, or the one that is there.
-    pub(super) fn insert(&mut self, key: u8, owner: u8, model: &Bounds) -> Inserted {
+    pub(super) fn insert(&mut self, key: u8, owner: u8, mark: u8, model: &Bounds) -> Inserted {
         let now = self.clock();
         if let Some(record) = self.record(key).filter(|record| !record.is_expired(now)) {
             return Inserted::Exists(record.clone());
         }
         self.version += 1;
-        let mut record = first(key, owner).record(now, u64::from(self.version));
+        let mut record = first(key, owner, mark).record(now, u64::from(self.version));
         record.timeline.clear();
         let place = &mut self.places[usize::from(key)];
         place.record = Some(Kept(record.clone()));
@@ -134,11 +141,14 @@ impl Everything {
         Inserted::New(record)
     }
 
-    pub(super) fn holds(&self, key: u8, record: Record) -> Owner {
+    pub(super) fn holds(&mut self, key: u8, mark: u8, record: Record) -> Owner {
+        if record.mark != mark_of(mark) {
+            self.broken = Some(Broken::MarkNotKept);
+        }
         let generation = self.places[usize::from(key)].generation;
         let (fence, seen) = (record.fence.0 as u8, Kept(record));
         let phase = Phase::Granted;
-        Owner::Holding(Holding { key, generation, fence, seen, phase, pending: None })
+        Owner::Holding(Holding { key, generation, mark, fence, seen, phase, pending: None })
     }
 
     /// What an owner does with the answer to its swap.
@@ -147,14 +157,20 @@ impl Everything {
         let was = std::mem::replace(&mut self.owners[at], Owner::Idle);
         self.owners[at] = match was {
             Owner::Idle => Owner::Idle,
-            Owner::Beginning { number, pending } => match (self.swap(&pending), acknowledged) {
-                (Some(record), true) if record.standing() == Standing::InProgress => {
-                    model.reach(Reached::ReleasedRuns);
-                    self.holds(pending.key, record)
+            Owner::Beginning { number, mark, pending } => {
+                let before = self.record(pending.key).and_then(|record| record.mark);
+                match (self.swap(&pending), acknowledged) {
+                    (Some(record), true) if record.standing() == Standing::InProgress => {
+                        model.reach(Reached::ReleasedRuns);
+                        if before != record.mark {
+                            model.reach(Reached::AnotherMarkRuns);
+                        }
+                        self.holds(pending.key, mark, record)
+                    }
+                    (Some(_) | None, true) => Owner::Idle,
+                    (_, false) => Owner::Doubtful { key: pending.key, number, pending: None },
                 }
-                (Some(_) | None, true) => Owner::Idle,
-                (_, false) => Owner::Doubtful { key: pending.key, number, pending: None },
-            },
+            }
             Owner::Doubtful { key, number, pending } => {
                 let done = pending.is_some_and(|pending| self.swap(&pending).is_some());
                 if done {

@@ -59,6 +59,9 @@ impl<S> Case<S> {
         if let Some(seconds) = problem.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
+        if let Some(challenge) = problem.challenge {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
         if let Ok(page) = page {
             headers.insert(header::LINK, page);
         }

@@ -13,13 +13,14 @@ use std::time::Duration;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
 use retrysafe_core::problem::Refusal;
-use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::scope::{Caller, Id};
 use tokio::time::Instant;
 
 /// How often a limiter is asked between two clean-ups of what it remembers.
 const ASKED_PER_CLEANING: u32 = 4_096;
 
-/// What is limited. Every limit counts per process.
+/// What is limited. Every limit counts per process, and where a caller has a credential mark, per mark:
+/// a stranger who only claims a scope's name does not use up its allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Keyed requests of one scope per second, against the guessing of keys.
@@ -67,13 +68,13 @@ impl Limiter {
     }
 
     /// Whether a keyed request may go on to the store.
-    pub(super) fn admit(&self, scope: &Scope, id: Id) -> Result<(), Refusal> {
+    pub(super) fn admit(&self, caller: &Caller, id: Id) -> Result<(), Refusal> {
         let too_fast = |retry_after| Refusal::RetryTooFast { retry_after };
         if let Some(keyed) = &self.keyed {
-            keyed.take(self.digests.hash_one(scope)).map_err(too_fast)?;
+            keyed.take(self.digests.hash_one(caller)).map_err(too_fast)?;
         }
         if let Some(retries) = &self.retries {
-            retries.take(self.digests.hash_one(id)).map_err(too_fast)?;
+            retries.take(self.digests.hash_one((id, caller.mark))).map_err(too_fast)?;
         }
         Ok(())
     }
@@ -83,15 +84,15 @@ impl Limiter {
         self.new_keys.is_some() || self.live_keys.is_some()
     }
 
-    /// Whether a scope may create another key, which then lives for `ttl`.
-    pub(super) fn admit_new(&self, scope: &Scope, ttl: Duration) -> Result<(), Refusal> {
+    /// Whether a caller may create another key, which then lives for `ttl`.
+    pub(super) fn admit_new(&self, caller: &Caller, ttl: Duration) -> Result<(), Refusal> {
         let too_many = |retry_after| Refusal::KeyRateExceeded { retry_after };
-        let scope = self.digests.hash_one(scope);
+        let caller = self.digests.hash_one(caller);
         if let Some(new_keys) = &self.new_keys {
-            new_keys.take(scope).map_err(too_many)?;
+            new_keys.take(caller).map_err(too_many)?;
         }
         match &self.live_keys {
-            Some(live) => live.take(scope, ttl).map_err(too_many),
+            Some(live) => live.take(caller, ttl).map_err(too_many),
             None => Ok(()),
         }
     }
@@ -147,7 +148,8 @@ fn is_time_to_clean(asked: &AtomicU32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use retrysafe_core::Key;
+    use retrysafe_core::scope::CredentialMark;
+    use retrysafe_core::{Key, Scope};
 
     fn id(key: &str) -> Id {
         Id::of(&Scope::anonymous(), &Key::new(key).unwrap().digest())
@@ -157,24 +159,47 @@ mod tests {
     fn each_scope_and_each_key_has_its_own_allowance() {
         let two = NonZeroU32::new(2);
         let limiter = Limiter::new(Limits { retries_per_key_per_second: two, ..Limits::default() });
-        let scope = Scope::anonymous();
-        assert_eq!(limiter.admit(&scope, id("a")), Ok(()));
-        assert_eq!(limiter.admit(&scope, id("a")), Ok(()));
-        assert!(matches!(limiter.admit(&scope, id("a")), Err(Refusal::RetryTooFast { .. })));
-        assert_eq!(limiter.admit(&scope, id("b")), Ok(()));
+        let caller = Caller::from(Scope::anonymous());
+        assert_eq!(limiter.admit(&caller, id("a")), Ok(()));
+        assert_eq!(limiter.admit(&caller, id("a")), Ok(()));
+        assert!(matches!(limiter.admit(&caller, id("a")), Err(Refusal::RetryTooFast { .. })));
+        assert_eq!(limiter.admit(&caller, id("b")), Ok(()));
         assert!(!limiter.counts_new_keys());
+    }
+
+    /// Anybody can write a token that claims Alice's name. What it asks for is not counted as hers.
+    #[test]
+    fn each_credential_mark_has_its_own_allowance() {
+        let one = NonZeroU32::new(1);
+        let limiter = Limiter::new(Limits {
+            keyed_per_scope_per_second: one,
+            retries_per_key_per_second: one,
+            new_keys_per_scope_per_second: one,
+            live_keys_per_scope: one,
+        });
+        let (ttl, scope) = (Duration::from_secs(60), Scope::anonymous());
+        let caller = |token: &[u8]| Caller {
+            mark: Some(CredentialMark::of(token)),
+            ..Caller::from(scope.clone())
+        };
+        for token in [&b"forged"[..], b"hers"] {
+            assert_eq!(limiter.admit(&caller(token), id("a")), Ok(()));
+            assert!(limiter.admit(&caller(token), id("a")).is_err());
+            assert_eq!(limiter.admit_new(&caller(token), ttl), Ok(()));
+            assert!(limiter.admit_new(&caller(token), ttl).is_err());
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_live_key_makes_room_when_it_expires() {
         let one = NonZeroU32::new(1);
         let limiter = Limiter::new(Limits { live_keys_per_scope: one, ..Limits::default() });
-        let (scope, ttl) = (Scope::anonymous(), Duration::from_secs(60));
-        assert_eq!(limiter.admit_new(&scope, ttl), Ok(()));
+        let (caller, ttl) = (Caller::from(Scope::anonymous()), Duration::from_secs(60));
+        assert_eq!(limiter.admit_new(&caller, ttl), Ok(()));
         let full = Refusal::KeyRateExceeded { retry_after: ttl };
-        assert_eq!(limiter.admit_new(&scope, ttl), Err(full));
+        assert_eq!(limiter.admit_new(&caller, ttl), Err(full));
         tokio::time::advance(ttl).await;
-        assert_eq!(limiter.admit_new(&scope, ttl), Ok(()));
+        assert_eq!(limiter.admit_new(&caller, ttl), Ok(()));
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub use limits::Limits;
 pub use request::fingerprint_request;
 pub use running::Drain;
 pub use service::{Idempotency, ResponseFuture};
-pub use settings::{IDEMPOTENCY_KEY, RoutePolicy, scope_of_credential};
+pub use settings::{IDEMPOTENCY_KEY, RoutePolicy, caller_of_credential};
 
 use service::Room;
 use settings::Settings;

@@ -25,7 +25,7 @@ use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::{End, OnStoreError};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::{About, Answer};
-use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::scope::{Caller, Id};
 use retrysafe_core::store::{Store, StoreError, StoreErrorKind};
 use tokio::time::Instant;
 use tower_service::Service;
@@ -57,7 +57,7 @@ pub(super) struct Job<Svc> {
     pub trailers: Option<HeaderMap>,
     pub id: Id,
     pub key: KeyDigest,
-    pub scope: Scope,
+    pub caller: Caller,
     pub print: Fingerprint,
     pub about: About,
 }
@@ -94,7 +94,8 @@ where
         let (parts, body) = (&job.arrived.parts, &job.body);
         let meaning = Meaning { settings: &case.settings, policy, parts, body, current: job.print };
         let ask = Ask {
-            scope: &job.scope,
+            scope: &job.caller.scope,
+            mark: job.caller.mark,
             key: job.key,
             prints: &meaning,
             about: &job.about,
@@ -132,6 +133,10 @@ where
             Ok(Begun::Mismatch) => {
                 report.met(Met::KeyMisuse, job.key);
                 case.refuse(&Refusal::KeyReused)
+            }
+            Ok(Begun::CredentialChanged) => {
+                report.met(Met::CredentialChanged, job.key);
+                case.refuse(&Refusal::CredentialChanged)
             }
             Ok(Begun::Unknown) => {
                 report.met(Met::Unknown, job.key);

@@ -22,7 +22,7 @@ use retrysafe_core::key::{Key, KeyDigest};
 use retrysafe_core::policy::Mode;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::About;
-use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::scope::{Caller, Id};
 use retrysafe_core::store::Store;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -252,9 +252,9 @@ where
     B: HttpBody<Data = Bytes>,
 {
     let (policy, parts) = (&case.route.policy, &arrived.parts);
-    let (scope, key, id) = identify(case, parts, key)?;
+    let (caller, key, id) = identify(case, parts, key)?;
     if let Some(limiter) = &case.settings.limiter {
-        limiter.admit(&scope, id)?;
+        limiter.admit(&caller, id)?;
     }
     let time_max = after(Instant::now(), policy.request_time_max);
     let (body, trailers) = match read(body, policy.request_bytes_max, Some(time_max)).await {
@@ -269,7 +269,7 @@ where
     {
         let found = case.room.engine.look(id).await.map_err(|_| case.store_unavailable())?;
         if found.value.is_none() {
-            limiter.admit_new(&scope, policy.ttl)?;
+            limiter.admit_new(&caller, policy.ttl)?;
         }
     }
     let about = About {
@@ -277,7 +277,7 @@ where
         route: case.report.label().into(),
         path: request::path(parts).into(),
     };
-    Ok(Job { arrived, body, trailers, id, key, scope, print, about })
+    Ok(Job { arrived, body, trailers, id, key, caller, print, about })
 }
 
 /// Whose key it is, and what the record is called.
@@ -285,12 +285,12 @@ fn identify<S>(
     case: &Case<S>,
     parts: &Parts,
     key: Result<Key, Refusal>,
-) -> Result<(Scope, KeyDigest, Id), Refusal> {
+) -> Result<(Caller, KeyDigest, Id), Refusal> {
     let key = key?.digest();
     request::check_age(&case.route.policy, parts)?;
-    let scope = (case.settings.scope)(parts).ok_or(Refusal::ScopeUnsafe)?;
-    let id = Id::of(&scope, &key);
-    Ok((scope, key, id))
+    let caller = (case.settings.caller)(parts)?;
+    let id = Id::of(&caller.scope, &key);
+    Ok((caller, key, id))
 }
 
 /// Passes a keyed request on, and reports what would have become of it.
@@ -310,12 +310,12 @@ where
     let policy = &case.route.policy;
     let (finding, body) = match identify(&case, &parts, key) {
         Err(refusal) => (Some(refusal.code()), Body::passed(body)),
-        Ok((_, _, id)) => {
+        Ok((caller, _, id)) => {
             let time_max = after(Instant::now(), policy.request_time_max);
             match read(body, policy.request_bytes_max, Some(time_max)).await {
                 Read::Whole(body, trailers) => {
                     let print = Meaning::new(&case.settings, policy, &parts, &body).current;
-                    let finding = case.room.observed.see(id, print, policy.ttl);
+                    let finding = case.room.observed.see(id, print, caller.mark, policy.ttl);
                     (finding, Body::whole(body, trailers))
                 }
                 Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),

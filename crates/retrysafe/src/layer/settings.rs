@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
 use http::request::Parts;
-use http::{HeaderName, header};
 use retrysafe_core::Policy;
+use retrysafe_core::credential::{self, Shown};
 use retrysafe_core::fingerprint::{Fingerprint, Rules};
 use retrysafe_core::key::{Key, KeyError};
-use retrysafe_core::problem::{Problem, Refusal};
-use retrysafe_core::scope::{Scope, names_somebody};
+use retrysafe_core::problem::{Problem, Refusal, UnsafeScope};
+use retrysafe_core::scope::{Caller, Scope};
 
 use super::limits::{Limiter, Limits};
 
@@ -44,7 +45,7 @@ impl RoutePolicy {
 }
 
 pub(super) type PolicyFn = dyn Fn(&Parts) -> Arc<RoutePolicy> + Send + Sync;
-pub(super) type ScopeFn = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
+pub(super) type CallerFn = dyn Fn(&Parts) -> Result<Caller, Refusal> + Send + Sync;
 pub(super) type KeyFn = dyn Fn(&Parts, &Policy) -> Result<Key, KeyError> + Send + Sync;
 pub(super) type PrintFn = dyn Fn(&Parts, &[u8], &Rules) -> Fingerprint + Send + Sync;
 pub(super) type ErrorFn = dyn Fn(&Refusal, Problem) -> Problem + Send + Sync;
@@ -53,7 +54,7 @@ pub(super) type ErrorFn = dyn Fn(&Refusal, Problem) -> Problem + Send + Sync;
 #[derive(Clone)]
 pub(super) struct Settings {
     pub policy: Arc<PolicyFn>,
-    pub scope: Arc<ScopeFn>,
+    pub caller: Arc<CallerFn>,
     pub key: Arc<KeyFn>,
     pub print: Arc<PrintFn>,
     pub error: Option<Arc<ErrorFn>>,
@@ -70,7 +71,7 @@ impl Default for Settings {
         let everywhere = Arc::new(RoutePolicy::new(ANY_ROUTE, Policy::default()));
         Self {
             policy: Arc::new(move |_| Arc::clone(&everywhere)),
-            scope: Arc::new(scope_of_credential),
+            caller: Arc::new(caller_of_credential),
             key: Arc::new(|parts, policy| key_of_header(parts, &IDEMPOTENCY_KEY, policy)),
             print: Arc::new(super::request::print),
             error: None,
@@ -93,6 +94,12 @@ impl fmt::Debug for Settings {
     }
 }
 
+/// A caller is known by its scope alone.
+fn by_scope(scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static) -> Arc<CallerFn> {
+    let nobody = || Refusal::ScopeUnsafe(UnsafeScope::Application);
+    Arc::new(move |parts| scope(parts).map(Caller::from).ok_or_else(nobody))
+}
+
 /// Reads the key from a header, by the policy's syntax.
 pub(super) fn key_of_header(
     parts: &Parts,
@@ -103,24 +110,20 @@ pub(super) fn key_of_header(
     Key::parse_lines(lines, policy.key_syntax)
 }
 
-/// Who is asking, as far as the request's credential says it: a digest of `Authorization` and of
-/// `X-Api-Key`. A cookie alone says nothing, because it mixes identities with noise; whoever shows
-/// nothing at all is anonymous.
-pub fn scope_of_credential(parts: &Parts) -> Option<Scope> {
-    static CREDENTIALS: [HeaderName; 2] =
-        [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
-    let mut digests = Vec::new();
-    for name in &CREDENTIALS {
-        let lines = parts.headers.get_all(name).iter();
-        for line in lines.filter(|line| names_somebody(line.as_bytes())) {
-            digests.push((name.as_str(), Scope::digest_of(line.as_bytes())));
-        }
-    }
-    match digests.is_empty() {
-        false => Some(Scope::of(digests.iter().map(|(name, digest)| (*name, digest.as_bytes())))),
-        true if parts.headers.contains_key(header::COOKIE) => None,
-        true => Some(Scope::anonymous()),
-    }
+/// Who is asking, as far as the request's [credentials](retrysafe_core::credential) say it. A cookie
+/// says nothing, nor does an `Authorization` that is made anew for each request: those are refused.
+/// Whoever shows nothing at all is anonymous, and all such callers share their keys; an application
+/// that has other ways to know its callers names them with [`scope`](super::IdempotencyLayer::scope).
+///
+/// # Errors
+///
+/// The refusal, if what the caller shows cannot be a scope.
+pub fn caller_of_credential(parts: &Parts) -> Result<Caller, Refusal> {
+    // A token's claims are not read here: this layer stands behind whatever verifies tokens.
+    let shown = credential::shown(&parts.headers, |_| None).map_err(Refusal::ScopeUnsafe)?;
+    let Some(Shown { parts, mark }) = shown else { return Ok(Scope::anonymous().into()) };
+    let scope = Scope::of(parts.iter().map(|(name, value)| (*name, value.as_bytes())));
+    Ok(Caller { scope, mark })
 }
 
 impl<S> super::IdempotencyLayer<S> {
@@ -159,7 +162,21 @@ impl<S> super::IdempotencyLayer<S> {
     /// cannot forge: put this layer behind authentication and name the account that it found.
     #[must_use]
     pub fn scope(self, scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.scope = Arc::new(scope))
+        self.set(|settings| settings.caller = by_scope(scope))
+    }
+
+    /// Who is asking, where [`scope`](Self::scope) says too little: a [`Caller`] may have a credential
+    /// mark beside its scope, and a refusal says why nobody was found.
+    ///
+    /// A mark is for scopes that the caller only claims, such as the subject of a token that nobody
+    /// has verified. A record that may have been executed is then answered only to the credential
+    /// that began it; another one is refused with `credential_changed`.
+    #[must_use]
+    pub fn caller(
+        self,
+        caller: impl Fn(&Parts) -> Result<Caller, Refusal> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.caller = Arc::new(caller))
     }
 
     /// Where the key is read from, instead of the header `Idempotency-Key`.

@@ -402,6 +402,7 @@ mod tests {
             scope,
             key,
             fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [0; 32]),
+            mark: None,
             about: About::default(),
             ttl: TTL,
             lease: TTL,

@@ -60,6 +60,7 @@ pub(crate) async fn begin_for<S: Store>(
     let about = About { method: "POST".into(), route: "/load".into(), path: "/load".into() };
     let ask = Ask {
         scope: &scope(),
+        mark: None,
         key: Key::new(key).expect("a key").digest(),
         prints: &print,
         about: &about,

@@ -126,6 +126,7 @@ pub async fn serve(gate: Gate, conn: u16) {
         let owner = gate.sim.with(|world| world.chance.next());
         let ask = Ask {
             scope,
+            mark: None,
             key: digest,
             prints: &tables::print(print),
             about: &tables.about,
@@ -153,7 +154,9 @@ pub async fn serve(gate: Gate, conn: u16) {
                 return;
             }
             Ok(Begun::Replay(answer, _)) => return gate.answer_kept(conn, Class::Replay, &answer),
-            Ok(Begun::Mismatch) => {
+            // No caller here has a credential mark: to be told of another one is a mismatch that the
+            // checker refuses.
+            Ok(Begun::Mismatch | Begun::CredentialChanged) => {
                 let Said { status, code } = tables.refusals.mismatch;
                 let class = Class::Mismatch;
                 return gate

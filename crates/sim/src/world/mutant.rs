@@ -91,7 +91,8 @@ pub fn write(handle: &Handle, mut write: Write) -> (Write, bool) {
             if matches!(handle.by.role, Role::Begin { .. }) =>
         {
             let ms = handle.sim.with(|world| world.options.lease_ms);
-            write.becomes = Becomes::Begun { owner: 0, lease: Duration::from_millis(ms) };
+            let lease = Duration::from_millis(ms);
+            write.becomes = Becomes::Begun { owner: 0, lease, mark: None };
             write.new_fence = true;
             write.what = Some(Happened::Began);
         }

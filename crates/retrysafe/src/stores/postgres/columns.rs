@@ -9,7 +9,7 @@ use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::{
     About, Answer, Becomes, First, Happened, MOMENTS_MAX, Record, State, Write,
 };
-use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::scope::{CredentialMark, Id, Scope};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::row::{checksum, doubt_number, length_ms, moment_bytes, ms, print_bytes};
@@ -100,17 +100,19 @@ impl Fixed {
 /// The parameters of `insert_v1`.
 pub(super) fn inserts<'a>(firsts: impl Iterator<Item = &'a First>, keep: bool) -> Vec<Column> {
     let mut fixed = Fixed::default();
-    let (mut ttls, mut leases, mut owners) = (vec![], vec![], vec![]);
+    let (mut ttls, mut leases, mut owners, mut marks) = (vec![], vec![], vec![], vec![]);
     for first in firsts {
         fixed.push(&first.id, &first.scope, &first.key, &first.fingerprint, &first.about);
         ttls.push(length_ms(first.ttl));
         leases.push(length_ms(first.lease));
         owners.push(first.owner.cast_signed());
+        marks.push(first.mark.map(|mark| mark.as_bytes().to_vec()));
     }
     let changing = [
         Column::Numbers(ttls),
         Column::Numbers(leases),
         Column::Numbers(owners),
+        Column::MaybeBytes(marks),
         Column::OneBytes(Happened::Began.encode()),
         Column::OneFlag(keep),
     ];
@@ -125,7 +127,7 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
     let (mut attempts, mut states, mut sinces, mut lengths) = (vec![], vec![], vec![], vec![]);
     let (mut untils, mut owners, mut doubts, mut lookups) = (vec![], vec![], vec![], vec![]);
     let (mut timelines, mut whats, mut labels) = (vec![], vec![], vec![]);
-    let mut answers = vec![];
+    let (mut answers, mut marks) = (vec![], vec![]);
     for (from, write) in writes {
         let next = Next::of(from, write);
         fixed.push(&from.id, &from.scope, &from.key, &from.fingerprint, &from.about);
@@ -146,6 +148,7 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
         whats.push(write.what.as_ref().map(Happened::encode));
         labels.push(write.what.as_ref().map(label));
         answers.push(next.answer.map(|answer| answer.encode(&from.id)));
+        marks.push(next.mark.map(|mark| mark.as_bytes().to_vec()));
     }
     let changing = [
         Column::Numbers(created),
@@ -165,6 +168,7 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
         Column::MaybeBytes(whats),
         Column::MaybeTexts(labels),
         Column::MaybeBytes(answers),
+        Column::MaybeBytes(marks),
     ];
     fixed.columns().into_iter().chain(changing).collect()
 }
@@ -191,15 +195,30 @@ struct Next<'a> {
     doubt: Option<i16>,
     lookups: Option<i64>,
     answer: Option<&'a Answer>,
+    mark: Option<CredentialMark>,
 }
 
 impl<'a> Next<'a> {
     fn of(from: &'a Record, write: &'a Write) -> Self {
+        let mark = match write.becomes {
+            Becomes::Begun { mark, .. } => mark,
+            Becomes::Same
+            | Becomes::Renewed { .. }
+            | Becomes::Completed(_)
+            | Becomes::FailedRetryable
+            | Becomes::Unknown(_)
+            | Becomes::LookedUp
+            | Becomes::Expired => from.mark,
+        };
+        Self { mark, ..Self::state_of(from, write) }
+    }
+
+    fn state_of(from: &'a Record, write: &'a Write) -> Self {
         let attempts = i64::from(from.attempts);
         let ttl = Some(length_ms(write.ttl.unwrap_or(from.ttl)));
         let same = || Self { attempts, ..Self::same(&from.state) };
         match (&write.becomes, &from.state) {
-            (Becomes::Begun { owner, lease }, _) => Self {
+            (Becomes::Begun { owner, lease, .. }, _) => Self {
                 attempts: i64::from(from.attempts.saturating_add(1)),
                 length: Some(length_ms(*lease)),
                 owner: Some(owner.cast_signed()),

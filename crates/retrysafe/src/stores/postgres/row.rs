@@ -13,7 +13,7 @@ use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::{
     About, Answer, Doubt, Fence, First, Happened, MOMENTS_MAX, Moment, Record, State,
 };
-use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::scope::{CredentialMark, Id, Scope};
 use retrysafe_core::time::Time;
 use sha2::{Digest as _, Sha256};
 
@@ -91,6 +91,7 @@ fn read(cells: &impl Cells, id: Id, version: u64) -> Option<Result<Record, Decod
         doubt: cells.short(20),
         lookups: cells.number(21),
         answer: cells.number(22),
+        mark: cells.bytes(26),
         timeline,
     };
     if seal.checksum != stated || *cells.bytes(24)? != seal.digest() {
@@ -121,6 +122,10 @@ fn read(cells: &impl Cells, id: Id, version: u64) -> Option<Result<Record, Decod
         scope,
         key: KeyDigest::from_bytes(key.try_into().ok()?),
         fingerprint: fingerprint(cells.bytes(6)?)?,
+        mark: match seal.mark {
+            None => None,
+            Some(mark) => Some(CredentialMark::from_bytes(mark.try_into().ok()?)),
+        },
         about,
         created_at: time(seal.created_at),
         ttl: Duration::from_millis(time(seal.ttl_ms).as_ms()),
@@ -148,6 +153,7 @@ struct Seal<'a> {
     doubt: Option<i16>,
     lookups: Option<i64>,
     answer: Option<i64>,
+    mark: Option<&'a [u8]>,
     timeline: &'a [u8],
 }
 
@@ -166,6 +172,10 @@ impl Seal<'_> {
         hash.update(self.doubt.unwrap_or(-1).to_be_bytes());
         hash.update(self.lookups.unwrap_or(-1).to_be_bytes());
         hash.update(self.answer.unwrap_or(-1).to_be_bytes());
+        let mark_length =
+            self.mark.map_or(-1, |mark| i32::try_from(mark.len()).unwrap_or(i32::MAX));
+        hash.update(mark_length.to_be_bytes());
+        hash.update(self.mark.unwrap_or_default());
         hash.update(self.timeline);
         let digest: [u8; 32] = hash.finalize().into();
         let mut seal = [0; SEAL_BYTES];

@@ -107,6 +107,7 @@ pub(super) fn first(key: u32, ttl: u64) -> First {
         scope,
         key: digest,
         fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([7; 8]), [9; 32]),
+        mark: None,
         about: About { method: "POST".into(), route: "/pay".into(), path: "/pay".into() },
         ttl: Duration::from_secs(ttl),
         lease: Duration::from_secs(30),

@@ -15,9 +15,9 @@ page AS MATERIALIZED (
 )
 SELECT false, now_ms, id, version, scope, key, fingerprint, method, route, path, checksum, format,
     created_at, ttl_ms, fence, attempts, state, since, until, owner, doubt, lookups, answer_version,
-    timeline, seal, answer
+    timeline, seal, answer, mark
 FROM found WHERE place = 1 OR bytes IS NULL OR bytes <= $9::bigint
 UNION ALL
 SELECT false, now_ms, NULL, (SELECT count(*) FROM found), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM clock

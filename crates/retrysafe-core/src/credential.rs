@@ -111,7 +111,7 @@ pub fn names_somebody(credential: &[u8]) -> bool {
     let (scheme, rest) = split(credential);
     let is_scheme = |word: &[u8]| {
         let is = |scheme: &&str| word.eq_ignore_ascii_case(scheme.as_bytes());
-        LASTING_SCHEMES.iter().chain(&FLEETING_SCHEMES).any(|scheme| is(scheme))
+        LASTING_SCHEMES.iter().chain(&FLEETING_SCHEMES).any(is)
     };
     let name = if is_scheme(scheme) { rest } else { credential };
     !name.is_empty() && !NOTHING.iter().any(|nothing| name.eq_ignore_ascii_case(nothing.as_bytes()))

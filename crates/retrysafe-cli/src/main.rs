@@ -16,6 +16,7 @@ mod config;
 mod demo;
 mod dial;
 mod gateway;
+mod log_queue;
 mod openapi;
 mod output;
 mod report;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     match run(arguments.command, &variables) {
         Ok(code) => code,
         Err(failure) => {
-            output::complain(&format!("retrysafe: {failure}"));
+            output::last_words(format!("retrysafe: {failure}"));
             ExitCode::FAILURE
         }
     }

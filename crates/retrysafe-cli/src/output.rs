@@ -1,9 +1,14 @@
 //! How does the program speak to whoever called it?
 
 use std::io::Write as _;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::Value;
+
+/// How long the last words may take. Nobody may be reading them, and the program is to end.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 
 /// Writes a text to standard output.
 pub(crate) fn say(text: &str) {
@@ -14,6 +19,16 @@ pub(crate) fn say(text: &str) {
 /// Writes a text to standard error.
 pub(crate) fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Writes to standard error why the program ends, and waits for that within a bound.
+pub(crate) fn last_words(text: String) {
+    let (written, is_written) = mpsc::channel();
+    std::thread::spawn(move || {
+        complain(&text);
+        let _ = written.send(());
+    });
+    let _ = is_written.recv_timeout(LAST_WORDS_MAX);
 }
 
 /// Writes a JSON document.

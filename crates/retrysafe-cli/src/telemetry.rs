@@ -1,6 +1,8 @@
 //! Where do logs and metrics go?
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal as _;
+use std::panic::PanicHookInfo;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use retrysafe_core::event::{self, Kind};
@@ -8,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{Log, LogFormat};
+use crate::log_queue::{LogQueue, LogWriter};
 
 /// The bounds of latency histograms, in seconds: those that OpenTelemetry advises, and finer ones
 /// below, because a store answers in a fraction of a millisecond.
@@ -16,25 +19,56 @@ const SECONDS: &[f64] = &[
     1.0, 2.5, 5.0, 7.5, 10.0, 30.0,
 ];
 
-/// Starts logging, and says in which form.
+/// The log, which ends when this is dropped.
+pub(crate) struct Logging {
+    pub format: LogFormat,
+    pub queue: LogQueue,
+    _writer: LogWriter,
+}
+
+/// Starts logging.
 ///
 /// # Errors
 ///
-/// If the level is not a filter.
-pub(crate) fn start(log: &Log) -> Result<LogFormat, String> {
+/// If the level is not a filter, or the log cannot be written.
+pub(crate) fn start(log: &Log) -> Result<Logging, String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
     let is_terminal = std::io::stdout().is_terminal();
-    let format = log.format.unwrap_or(match is_terminal {
-        true => LogFormat::Human,
-        false => LogFormat::Json,
-    });
-    let lines = tracing_subscriber::fmt().with_env_filter(filter);
-    let lines = match format {
-        LogFormat::Human => lines.with_ansi(is_terminal).finish().try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
-    };
-    lines.map_err(|error| error.to_string())?;
-    Ok(format)
+    let otherwise = if is_terminal { LogFormat::Human } else { LogFormat::Json };
+    let format = log.format.unwrap_or(otherwise);
+    let (queue, writer) =
+        LogQueue::start(std::io::stdout()).map_err(|error| format!("the log's thread: {error}"))?;
+    let lines = queue.clone();
+    let events = tracing_subscriber::fmt().with_env_filter(filter);
+    let events = events.with_writer(move || lines.clone());
+    match format {
+        LogFormat::Human => events.with_ansi(is_terminal).finish().try_init(),
+        LogFormat::Json => events.json().flatten_event(true).finish().try_init(),
+    }
+    .map_err(|error| error.to_string())?;
+    // A panic is written to standard error by whoever panics, and if nobody reads that, a worker
+    // stops for ever. So it goes the way of all lines.
+    std::panic::set_hook(Box::new(report_panic));
+    Ok(Logging { format, queue, _writer: writer })
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // From here on a panic is shown as any other program shows it.
+            drop(std::panic::take_hook());
+        }
+    }
+}
+
+fn report_panic(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let place = panic.location().map(ToString::to_string);
+    let backtrace = Backtrace::capture();
+    let is_captured = backtrace.status() == BacktraceStatus::Captured;
+    let backtrace = is_captured.then(|| backtrace.to_string());
+    let what = panic.payload_as_str().unwrap_or("not a text");
+    tracing::error!(thread = thread.name(), place, backtrace, "panic: {what}");
 }
 
 /// Starts counting.

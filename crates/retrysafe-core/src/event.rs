@@ -143,6 +143,8 @@ metrics! {
     DOOR_REFUSALS = Counter "retrysafe_door_refusals_total" ["code"];
     /// Connections of callers that are open.
     CONNECTIONS = Gauge "retrysafe_connections" [];
+    /// Lines that the log has lost, because it is read too slowly or cannot be written.
+    LOG_LINES_DROPPED = Counter "retrysafe_log_lines_dropped_total" [];
     /// Sends to the upstream that failed, by how far they got.
     UPSTREAM_FAILURES = Counter "retrysafe_upstream_failures_total" ["reached"];
     /// Actions of operators, by verb and result.

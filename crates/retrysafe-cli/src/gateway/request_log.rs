@@ -1,14 +1,9 @@
 //! What does each request leave in the log?
 //!
 //! One line: who asked for what, what became of it, how long it took. Keys stand in it only as
-//! digests, paths without their query. Lines are collected in memory and written by a thread of
-//! their own, so that a slow reader of the log never slows a request; past a bound they are dropped
-//! and counted. A crash loses what was not yet written, a tenth of a second at the most.
+//! digests, paths without their query.
 
 use std::fmt;
-use std::io::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Response, StatusCode};
@@ -18,15 +13,7 @@ use retrysafe_core::policy::Mode;
 use retrysafe_core::problem::{Refusal, put_json};
 
 use crate::config::LogFormat;
-
-/// How often the lines are written.
-const WRITE_EVERY: Duration = Duration::from_millis(100);
-
-/// How much is held back while nobody reads. Beyond it lines are dropped.
-const HELD_BYTES_MAX: usize = 8 << 20;
-
-/// Past this the writer is woken early.
-const HELD_BYTES_SOFT: usize = 64 << 10;
+use crate::log_queue::{Haste, LogQueue};
 
 /// What is said about one request.
 pub(crate) struct Line<'a> {
@@ -120,81 +107,22 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Collects lines and writes them.
+/// Writes a line for each request.
 #[derive(Clone)]
-pub(crate) struct RequestLog(Arc<Inner>);
-
-struct Inner {
-    format: LogFormat,
-    held: Mutex<Held>,
-    wake: Condvar,
-    dropped: AtomicU64,
-}
-
-#[derive(Default)]
-struct Held {
-    bytes: Vec<u8>,
-    is_over: bool,
+pub(crate) struct RequestLog {
+    pub format: LogFormat,
+    pub queue: LogQueue,
 }
 
 impl RequestLog {
-    /// Starts the writer. It ends with [`RequestLog::end`].
-    pub(crate) fn start(format: LogFormat) -> (Self, std::thread::JoinHandle<()>) {
-        let log = Self(Arc::new(Inner {
-            format,
-            held: Mutex::default(),
-            wake: Condvar::new(),
-            dropped: AtomicU64::new(0),
-        }));
-        let writer = log.clone();
-        let thread = std::thread::spawn(move || while writer.write() {});
-        (log, thread)
-    }
-
     /// Takes a line.
     pub(crate) fn put(&self, line: &Line<'_>) {
         let mut text = String::with_capacity(256);
-        match self.0.format {
+        match self.format {
             LogFormat::Human => line.human(&mut text),
             LogFormat::Json => line.json(&mut text),
         }
-        let mut held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.bytes.len() + text.len() > HELD_BYTES_MAX {
-            self.0.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let was_small = held.bytes.len() < HELD_BYTES_SOFT;
-        held.bytes.extend_from_slice(text.as_bytes());
-        if was_small && held.bytes.len() >= HELD_BYTES_SOFT {
-            self.0.wake.notify_one();
-        }
-    }
-
-    /// Writes what is left, and ends the writer.
-    pub(crate) fn end(&self) {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-        self.0.wake.notify_one();
-    }
-
-    /// Waits for lines and writes them; false once it is over.
-    fn write(&self) -> bool {
-        let held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.wake.wait_timeout_while(held, WRITE_EVERY, |held| {
-            !held.is_over && held.bytes.len() < HELD_BYTES_SOFT
-        });
-        let (mut held, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let (bytes, is_over) = (std::mem::take(&mut held.bytes), held.is_over);
-        drop(held);
-        if !bytes.is_empty() {
-            // There is nobody to tell that the log cannot be written.
-            let mut out = std::io::stdout().lock();
-            let _ = out.write_all(&bytes).and_then(|()| out.flush());
-        }
-        let dropped = self.0.dropped.swap(0, Ordering::Relaxed);
-        if dropped > 0 {
-            tracing::warn!(dropped, "request lines were dropped: the log is read too slowly");
-        }
-        !is_over
+        self.queue.put(text.as_bytes(), Haste::Soon);
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Whatever kept it from starting; or that requests were still running when patience ended.
 pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<(), Failure> {
     let Loaded { config, warnings, .. } = config::load(flags, variables)?;
-    let format = telemetry::start(&config.log)?;
+    let logging = telemetry::start(&config.log)?;
     warn(&warnings);
     let metrics = telemetry::metrics()?;
     let runtime =
@@ -53,23 +53,19 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
         runtime.shutdown_background();
         return Ok(());
     };
-    let log = config.log.requests.then(|| RequestLog::start(format));
-    let ended = runtime.block_on(async {
+    let request_log = config
+        .log
+        .requests
+        .then(|| RequestLog { format: logging.format, queue: logging.queue.clone() });
+    runtime.block_on(async {
         let reload = || {
             config::load(flags, variables).map(|Loaded { config, warnings, .. }| {
                 warn(&warnings);
                 config
             })
         };
-        let request_log = log.as_ref().map(|(log, _)| log.clone());
         run(config, Arc::new(store), signals, request_log, metrics, reload).await
-    });
-    if let Some((log, writer)) = log {
-        log.end();
-        // The writer does nothing but write; there is no panic to pass on.
-        let _ = writer.join();
-    }
-    ended
+    })
 }
 
 /// Opens the store, unless somebody says stop before it is open.

@@ -1,7 +1,7 @@
 //! What do the tests share? A recording upstream, a raw client, and the gateway as a child.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{PipeWriter, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -375,7 +375,11 @@ pub(crate) struct Gateway {
     pub(crate) admin: SocketAddr,
     pub(crate) folder: PathBuf,
     upstream: SocketAddr,
-    store: String,
+    pub(crate) store: String,
+    /// What its shell is told before it starts, such as `ulimit -n 100`.
+    pub(crate) before: String,
+    /// What takes its log instead of a file.
+    pub(crate) pipe: Option<PipeWriter>,
     child: Option<Child>,
     _guard: tempfile::TempDir,
 }
@@ -383,32 +387,44 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// A gateway with this much more configuration, on a disk store of its own.
     pub(crate) fn start(upstream: &Upstream, toml: &str) -> Self {
-        let guard = tempfile::tempdir().unwrap();
-        let store = format!("disk:{}", guard.path().join("data").display());
-        Self::launch(upstream, toml, guard, store)
+        Self::start_as(upstream, toml, |_| {})
     }
 
-    /// A gateway with this much more configuration, on this store.
-    pub(crate) fn start_on(store: &str, upstream: &Upstream, toml: &str) -> Self {
-        Self::launch(upstream, toml, tempfile::tempdir().unwrap(), store.to_owned())
-    }
-
-    fn launch(upstream: &Upstream, toml: &str, guard: tempfile::TempDir, store: String) -> Self {
-        let mut gateway = Self::new(upstream, toml, guard, store);
+    /// The same, changed before it starts.
+    pub(crate) fn start_as(
+        upstream: &Upstream,
+        toml: &str,
+        change: impl FnOnce(&mut Self),
+    ) -> Self {
+        let mut gateway = Self::asleep_as(upstream, toml, change);
         gateway.restart();
         gateway
     }
 
-    fn new(upstream: &Upstream, toml: &str, guard: tempfile::TempDir, store: String) -> Self {
-        let gateway = Self {
+    /// A gateway with this much more configuration, on this store.
+    pub(crate) fn start_on(store: &str, upstream: &Upstream, toml: &str) -> Self {
+        Self::start_as(upstream, toml, |gateway| gateway.store = store.to_owned())
+    }
+
+    /// A gateway on this store whose process does not run yet.
+    pub(crate) fn asleep_on(store: &str, upstream: &Upstream, toml: &str) -> Self {
+        Self::asleep_as(upstream, toml, |gateway| gateway.store = store.to_owned())
+    }
+
+    fn asleep_as(upstream: &Upstream, toml: &str, change: impl FnOnce(&mut Self)) -> Self {
+        let guard = tempfile::tempdir().unwrap();
+        let mut gateway = Self {
             address: free(),
             admin: free(),
             folder: guard.path().to_path_buf(),
             upstream: upstream.address,
-            store,
+            store: format!("disk:{}", guard.path().join("data").display()),
+            before: "true".into(),
+            pipe: None,
             child: None,
             _guard: guard,
         };
+        change(&mut gateway);
         gateway.configure(toml);
         gateway
     }
@@ -432,11 +448,6 @@ impl Gateway {
         std::fs::write(self.config(), format!("{head}{top}\n{admin}{tables}\n")).unwrap();
     }
 
-    /// A gateway whose process does not run yet.
-    pub(crate) fn asleep_on(store: &str, upstream: &Upstream, toml: &str) -> Self {
-        Self::new(upstream, toml, tempfile::tempdir().unwrap(), store.to_owned())
-    }
-
     /// Starts it again, on the same store and addresses.
     pub(crate) fn restart(&mut self) {
         self.spawn();
@@ -450,12 +461,18 @@ impl Gateway {
             .append(true)
             .open(self.folder.join("log"))
             .unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+        let out = |file: &std::fs::File| match &self.pipe {
+            Some(pipe) => Stdio::from(pipe.try_clone().unwrap()),
+            None => Stdio::from(file.try_clone().unwrap()),
+        };
+        let child = Command::new("sh")
+            .args(["-c", &format!("{} && exec \"$@\"", self.before), "sh"])
+            .arg(env!("CARGO_BIN_EXE_retrysafe"))
             .args(["serve", "--config"])
             .arg(self.config())
             .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
+            .stdout(out(&log))
+            .stderr(out(&log))
             .spawn()
             .unwrap();
         self.child = Some(child);
@@ -548,6 +565,21 @@ impl Gateway {
 
     pub(crate) fn records(&self) -> u64 {
         self.ask("GET", "/api/v1/stats", "").json()["all"]["records"].as_u64().unwrap()
+    }
+
+    /// The most memory that the process has had so far.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        let id = self.child.as_ref().unwrap().id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// How large a metric without labels is.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -65,6 +65,15 @@ pub trait Store: Send + Sync + 'static {
     /// Records in progress and unknown ones are never touched, at any age.
     fn reap(&self, limit: usize)
     -> impl Future<Output = Result<Stamped<usize>, StoreError>> + Send;
+
+    /// Whether a new record could be made durable now. It is asked for readiness, about once a
+    /// second, and leaves no record behind.
+    ///
+    /// A store that can be read while it cannot be written writes something here, as durably as it
+    /// writes records. Where the two always go together, a read will do.
+    fn probe(&self) -> impl Future<Output = Result<Stamped<()>, StoreError>> + Send {
+        async { self.load(Id::from_bytes([0; 32])).await.map(|read| read.map(drop)) }
+    }
 }
 
 /// A store that is shared: by requests, the sweeper and the reaper of one process.
@@ -92,6 +101,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn reap(&self, limit: usize) -> impl Future<Output = Result<Stamped<usize>, StoreError>> {
         S::reap(self, limit)
+    }
+
+    fn probe(&self) -> impl Future<Output = Result<Stamped<()>, StoreError>> {
+        S::probe(self)
     }
 }
 

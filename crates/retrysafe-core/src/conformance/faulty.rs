@@ -235,4 +235,9 @@ impl<S: Store> Store for Faulty<S> {
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         self.pass(Op::Reap, Some(Late::Reap(limit)), self.store.reap(limit)).await
     }
+
+    /// No request hangs on it, so no fault is meant for it.
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        self.store.probe().await
+    }
 }

@@ -153,7 +153,8 @@ macro_rules! conformance {
                 a_scan_goes_on_after_its_last_record_was_reaped
                 a_scan_finds_all_while_its_pages_stop_matching
                 concurrent_scans_are_independent
-                a_cursor_of_another_kind_does_no_harm;
+                a_cursor_of_another_kind_does_no_harm
+                a_probe_is_answered_and_leaves_no_record;
             drops:
                 a_dropped_insert_is_applied_whole_or_not_at_all
                 a_dropped_swap_is_applied_whole_or_not_at_all

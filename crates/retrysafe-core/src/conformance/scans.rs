@@ -407,3 +407,23 @@ pub(super) async fn a_cursor_of_another_kind_does_no_harm(bench: Stand) {
         }
     }
 }
+
+/// Whether a store can be written is asked about once a second, for years: that must not be seen
+/// anywhere, and must not disturb what is there.
+pub(super) async fn a_probe_is_answered_and_leaves_no_record(bench: Stand) {
+    let store = bench.store();
+    store.probe().await.expect("an empty store can be written");
+    assert_eq!(all(&store, Filter::default(), 10).await, []);
+    let record = new(&store, first("k")).await;
+    let mut readings = Vec::new();
+    for _ in 0..20 {
+        readings.push(store.probe().await.expect("nothing is wrong with the store").now);
+    }
+    assert!(readings.is_sorted(), "{readings:?}");
+    assert_eq!(all(&store, Filter::default(), 10).await, [record.clone()]);
+    let settled = swapped(&store, &record, complete(answer("x"))).await;
+    assert!(settled.version > record.version);
+    bench.advance(TTL * 2).await;
+    store.probe().await.expect("nothing is wrong with the store");
+    assert_eq!(reap(&store, 10).await, 1);
+}

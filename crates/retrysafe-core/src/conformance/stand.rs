@@ -55,6 +55,7 @@ trait Boxed: Send + Sync {
     fn swap(&self, from: Record, write: Write) -> Answer<'_, Swapped>;
     fn scan(&self, query: Query) -> Answer<'_, Page>;
     fn reap(&self, limit: usize) -> Answer<'_, usize>;
+    fn probe(&self) -> Answer<'_, ()>;
 }
 
 impl<B: Bench> AnyBench for B {
@@ -103,6 +104,10 @@ impl<S: Store> Boxed for S {
     fn reap(&self, limit: usize) -> Answer<'_, usize> {
         Box::pin(Store::reap(self, limit))
     }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        Box::pin(Store::probe(self))
+    }
 }
 
 impl Store for AnyStore {
@@ -124,5 +129,9 @@ impl Store for AnyStore {
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         self.0.reap(limit).await
+    }
+
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        self.0.probe().await
     }
 }

@@ -67,11 +67,13 @@ pub(crate) enum Flaw {
     TimelineIsCut,
     /// Credential marks are not kept.
     MarksAreDropped,
+    /// A probe is a record like any other.
+    ProbesAreRecords,
 }
 
 impl Flaw {
     /// All of them; a bench names its flaw by the place in this list.
-    pub(crate) const ALL: [Self; 29] = [
+    pub(crate) const ALL: [Self; 30] = [
         Self::InsertPretendsNew,
         Self::InsertChecksThenActs,
         Self::InsertIsNotKept,
@@ -101,6 +103,7 @@ impl Flaw {
         Self::OwnersAreForgotten,
         Self::TimelineIsCut,
         Self::MarksAreDropped,
+        Self::ProbesAreRecords,
     ];
 
     /// What the machine of whoever asks believes the time to be.
@@ -285,6 +288,8 @@ broken! {
         marks::another_mark_does_not_move_an_ended_lease,
         marks::of_32_marks_on_a_released_record_one_executes,
         reopening::credential_marks_survive;
+    probes_that_are_records_are_noticed: ProbesAreRecords =>
+        scans::a_probe_is_answered_and_leaves_no_record;
 }
 
 /// The random comparison finds faults too, without being told where to look.

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use retrysafe_core::Key;
 use retrysafe_core::conformance::{Bench, Damage, Owners, Reopen, Still};
+use retrysafe_core::fingerprint::{Fingerprint, RulesId};
 use retrysafe_core::machine::{Decision, Event, decide};
-use retrysafe_core::record::{First, Record, State, Write};
-use retrysafe_core::scope::Id;
+use retrysafe_core::record::{About, First, Record, State, Write};
+use retrysafe_core::scope::{Id, Scope};
 use retrysafe_core::store::{
     Cursor, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
@@ -246,6 +248,25 @@ impl Store for Plain {
             }
         }
         Ok(Stamped { now, value: page })
+    }
+
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        if self.has(Flaw::ProbesAreRecords) {
+            let scope = Scope::anonymous();
+            let key = Key::new("probe").unwrap().digest();
+            let first = First {
+                id: Id::of(&scope, &key),
+                scope,
+                key,
+                fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [0; 32]),
+                about: About::default(),
+                ttl: Duration::ZERO,
+                lease: Duration::ZERO,
+                owner: 0,
+            };
+            return self.insert(first).await.map(|inserted| inserted.map(drop));
+        }
+        Ok(Stamped { now: self.now(), value: () })
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {

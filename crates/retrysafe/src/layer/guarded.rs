@@ -146,6 +146,11 @@ impl<S: Store> Store for Guarded<S> {
     fn reap(&self, limit: usize) -> impl Future<Output = Result<Stamped<usize>, StoreError>> {
         self.call(Operation::Reap, Box::pin(self.store.reap(limit)))
     }
+
+    /// Past the breaker: no request asks this, and the answer must be the store's own.
+    fn probe(&self) -> impl Future<Output = Result<Stamped<()>, StoreError>> {
+        self.store.probe()
+    }
 }
 
 impl Breaker {

@@ -245,6 +245,16 @@ impl Store for AnyStore {
             Self::Postgres(store) => store.reap(limit).await,
         }
     }
+
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        match self {
+            Self::Memory(store) => store.probe().await,
+            #[cfg(feature = "disk")]
+            Self::Disk(store) => store.probe().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.probe().await,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -198,6 +198,13 @@ impl Store for MemoryStore {
         Ok(Stamped { now, value })
     }
 
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        if self.len() >= self.records_max {
+            return Err(StoreError::not_applied(StoreErrorKind::Full));
+        }
+        Ok(Stamped { now: self.clock.now(), value: () })
+    }
+
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
         let mut place = match &query.after {
             None => Place { shard: 0, birth: 0 },

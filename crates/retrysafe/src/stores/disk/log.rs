@@ -83,6 +83,7 @@ pub(crate) enum Answer {
     Inserted(Reply<Inserted>, Stamped<Inserted>),
     Swapped(Reply<Swapped>, Stamped<Swapped>),
     Reaped(Reply<usize>, Stamped<usize>),
+    Probed(Reply<()>, Stamped<()>),
 }
 
 /// Where an answer goes.
@@ -95,6 +96,7 @@ impl Answer {
             Self::Inserted(to, answer) => drop(to.send(verdict.map(|()| answer))),
             Self::Swapped(to, answer) => drop(to.send(verdict.map(|()| answer))),
             Self::Reaped(to, answer) => drop(to.send(verdict.map(|()| answer))),
+            Self::Probed(to, answer) => drop(to.send(verdict.map(|()| answer))),
         }
     }
 
@@ -104,7 +106,8 @@ impl Answer {
             | Self::Swapped(_, Stamped { value: Swapped::Done(record), .. }) => Some(record),
             Self::Inserted(_, Stamped { value: Inserted::Exists(_), .. })
             | Self::Swapped(_, Stamped { value: Swapped::Lost(_), .. })
-            | Self::Reaped(..) => None,
+            | Self::Reaped(..)
+            | Self::Probed(..) => None,
         }
     }
 }
@@ -219,6 +222,11 @@ impl Log {
     /// Whether the batch has gathered enough to be written before more is added.
     pub(crate) fn is_batch_full(&self) -> bool {
         self.batch.length() >= BATCH_BYTES_MAX.min(self.settings.segment_bytes as usize / 4)
+    }
+
+    /// Makes sure that a begin would find a place, as far as the batch is known.
+    pub(crate) fn room_for_a_begin(&mut self) -> Result<(), StoreError> {
+        self.admit(self.batch.bytes.len(), Reserve::Kept)
     }
 
     /// Makes sure that there is a place for the batch with the entry that begins at `start`; else

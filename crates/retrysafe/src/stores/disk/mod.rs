@@ -285,4 +285,9 @@ impl Store for DiskStore {
         self.shared.check()?;
         self.ask(|reply| Op::Reap(limit, reply)).await
     }
+
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        self.shared.check()?;
+        self.ask(Op::Probe).await
+    }
 }

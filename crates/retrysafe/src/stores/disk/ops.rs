@@ -21,6 +21,7 @@ pub(crate) enum Op {
     Insert(Box<First>, Reply<Inserted>),
     Swap(Box<(Record, Write)>, Reply<Swapped>),
     Reap(usize, Reply<usize>),
+    Probe(Reply<()>),
     /// Wakes the writer to end.
     Close,
 }
@@ -40,6 +41,7 @@ impl Log {
             match op {
                 Op::Insert(first, reply) => self.insert(&first, reply),
                 Op::Swap(from, reply) => self.swap(&from.0, &from.1, reply),
+                Op::Probe(reply) => self.probe(reply),
                 Op::Close => {}
                 Op::Reap(left, reply) => self.reaps.push_back(Reaping { left, done: 0, reply }),
             }
@@ -113,6 +115,18 @@ impl Log {
                 self.batch.answer(Answer::Swapped(reply, answer));
             }
         }
+    }
+
+    /// Finds out whether a begin would be durable: whether there is room for one, and whether what is
+    /// written now, a header without entries, is flushed.
+    fn probe(&mut self, reply: Reply<()>) {
+        let room = self.shared.check().and_then(|()| self.room_for_a_begin());
+        if let Err(error) = room {
+            return drop(reply.send(Err(error)));
+        }
+        let now = self.shared.clock.now();
+        self.batch.mark();
+        self.batch.answer(Answer::Probed(reply, Stamped { now, value: () }));
     }
 
     /// Goes on with the first reap in the queue.

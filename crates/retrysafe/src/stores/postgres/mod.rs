@@ -94,6 +94,8 @@ struct Inner {
     reader: mpsc::Sender<Job>,
     /// For scans and reaping, which nobody waits for in a hurry.
     upkeep: Mutex<Option<Wire>>,
+    /// For probes, which must not wait behind a scan.
+    probe: Mutex<Option<Wire>>,
     hint: Hint,
     /// For which lengths of life, in days, partitions were made ahead, and when.
     #[cfg(feature = "sqlx")]
@@ -146,6 +148,7 @@ impl PostgresStore {
             writers,
             reader,
             upkeep: Mutex::new(None),
+            probe: Mutex::new(None),
             hint: Hint::default(),
             #[cfg(feature = "sqlx")]
             prepared: Mutex::default(),
@@ -238,6 +241,10 @@ impl Store for PostgresStore {
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         self.reap_some(limit).await
+    }
+
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        self.probe_server().await
     }
 }
 

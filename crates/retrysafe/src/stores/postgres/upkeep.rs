@@ -1,12 +1,13 @@
-//! How are many records read, and expired ones removed?
+//! How are many records read, expired ones removed, and the server tried?
 //!
-//! Both use a connection of their own, one at a time, so that a sweep of a large table never stands
-//! in the way of a request.
+//! The first two share a connection of their own, one at a time, so that a sweep of a large table
+//! never stands in the way of a request. A probe has another, so that it does not wait for a sweep.
 
 use std::time::Duration;
 
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Cursor, Page, Query, Stamped, StoreError, StoreErrorKind};
+use tokio::sync::Mutex;
 use tokio_postgres::types::Type;
 
 use super::connect::{Fault, Wire};
@@ -168,13 +169,47 @@ impl PostgresStore {
         }
     }
 
+    /// Writes what every commit after a lost one writes, a row that is no record, and waits for the
+    /// standby as a begin would.
+    pub(super) async fn probe_server(&self) -> Result<Stamped<()>, StoreError> {
+        let (now, is_warned) = self
+            .with_wire_of(&self.inner.probe, async |wire| {
+                let warned = wire.warned();
+                let (begun, written, now, committed) = tokio::join!(
+                    biased;
+                    wire.client.batch_execute(&wire.begin),
+                    wire.client.batch_execute(include_str!("sql/barrier.sql")),
+                    wire.client.query_typed_one("SELECT retrysafe.now_ms()", &[]),
+                    wire.client.batch_execute("COMMIT"),
+                );
+                let now = begun.and(written).and(now).and_then(|now| committed.map(|()| now))?;
+                Ok((now, wire.warned() != warned))
+            })
+            .await?;
+        if is_warned {
+            return Err(StoreError::not_applied(StoreErrorKind::Unavailable)
+                .because("the wait for the standby was cancelled"));
+        }
+        Ok(Stamped { now: time(now.number(0).ok_or_else(broken)?), value: () })
+    }
+
     /// Runs something on the connection for upkeep, opening it if need be.
     async fn with_wire<T>(
         &self,
         work: impl AsyncFnOnce(&Wire) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, StoreError> {
+        self.with_wire_of(&self.inner.upkeep, work).await
+    }
+
+    /// Runs something on this connection, opening it if need be. Whoever is dropped meanwhile takes
+    /// the connection along.
+    async fn with_wire_of<T>(
+        &self,
+        held: &Mutex<Option<Wire>>,
+        work: impl AsyncFnOnce(&Wire) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, StoreError> {
         let shared = &self.inner.shared;
-        let mut held = self.inner.upkeep.lock().await;
+        let mut held = held.lock().await;
         let wire = match held.take().filter(|wire| !wire.client.is_closed()) {
             Some(wire) => wire,
             None => Wire::verified(&shared.settings, &shared.identity).await.map_err(|error| {

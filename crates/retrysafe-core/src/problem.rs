@@ -63,6 +63,11 @@ pub enum Refusal {
         /// When to ask again.
         retry_after: Duration,
     },
+    /// There is no memory for another request, so nothing was executed.
+    Overloaded {
+        /// When to ask again.
+        retry_after: Duration,
+    },
     /// The upstream is out of reach, and nothing was sent.
     UpstreamUnreachable {
         /// When to ask again.
@@ -187,6 +192,7 @@ impl Refusal {
             | Self::NotDurable { .. }
             | Self::ResponseNotStored { .. }
             | Self::StoreUnavailable { .. }
+            | Self::Overloaded { .. }
             | Self::UpstreamUnreachable { .. }
             | Self::KeyRateExceeded { .. }
             | Self::RetryTooFast { .. }
@@ -289,6 +295,12 @@ impl Refusal {
                 "store_unavailable",
                 "The idempotency store is out of reach",
                 "Nothing was executed. Retry later with the same key.",
+            ),
+            Self::Overloaded { .. } => Row(
+                S::SERVICE_UNAVAILABLE,
+                "overloaded",
+                "There is no memory for another request",
+                "Nothing was executed by this request. Retry later with the same key.",
             ),
             Self::UpstreamUnreachable { .. } => Row(
                 S::BAD_GATEWAY,
@@ -411,6 +423,7 @@ impl Refusal {
             | Self::Panicked { retry_after }
             | Self::NotDurable { retry_after }
             | Self::StoreUnavailable { retry_after }
+            | Self::Overloaded { retry_after }
             | Self::UpstreamUnreachable { retry_after }
             | Self::KeyRateExceeded { retry_after }
             | Self::RetryTooFast { retry_after }
@@ -514,6 +527,7 @@ impl Refusal {
             | Self::NotDurable { .. }
             | Self::ResponseNotStored { .. }
             | Self::StoreUnavailable { .. }
+            | Self::Overloaded { .. }
             | Self::UpstreamUnreachable { .. }
             | Self::KeysUnavailable { .. }
             | Self::UpstreamFailed { .. } => ("api_error", code),
@@ -644,6 +658,7 @@ mod tests {
                 "response_not_stored",
             ),
             (Refusal::StoreUnavailable { retry_after: after }, 503, "store_unavailable"),
+            (Refusal::Overloaded { retry_after: after }, 503, "overloaded"),
             (Refusal::UpstreamUnreachable { retry_after: after }, 502, "upstream_unreachable"),
             (Refusal::KeyRateExceeded { retry_after: after }, 429, "key_rate_exceeded"),
             (Refusal::RetryTooFast { retry_after: after }, 429, "retry_too_fast"),

@@ -259,6 +259,7 @@ impl Store for Plain {
                 scope,
                 key,
                 fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [0; 32]),
+                mark: None,
                 about: About::default(),
                 ttl: Duration::ZERO,
                 lease: Duration::ZERO,

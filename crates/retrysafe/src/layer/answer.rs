@@ -10,9 +10,11 @@ use http_body::Body as HttpBody;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::response::StoredResponse;
 use retrysafe_core::retry::show_http_date;
+use retrysafe_core::scope::Id;
 use retrysafe_core::time::Time;
 
 use super::body::Body;
+use super::memory::MemoryBudget;
 use super::service::Case;
 
 /// When the record behind an answer will be forgotten.
@@ -69,13 +71,20 @@ impl<S> Case<S> {
         response
     }
 
-    /// The stored answer once more: same status, same headers, same bytes, and a mark.
+    /// The stored answer once more: same status, same headers, same bytes, and a mark. Where there is
+    /// no memory to send it from, the caller may ask again.
     pub(super) fn replay<R: HttpBody>(
         &self,
+        id: Id,
         stored: StoredResponse,
         expires_at: Time,
     ) -> Response<Body<R>> {
         let StoredResponse { status, headers: kept, body } = stored;
+        let body = match &self.settings.memory {
+            None => Some(body),
+            Some(memory) => memory.replay(id, body),
+        };
+        let Some(body) = body else { return self.refuse(&MemoryBudget::refusal()) };
         let mut headers = HeaderMap::with_capacity(kept.len() + 3);
         for (name, value) in kept {
             headers.append(name, value);

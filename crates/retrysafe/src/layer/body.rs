@@ -8,10 +8,15 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
+
+use super::memory::Hold;
+
+/// How much room a body of several pieces has at first.
+const ROOM_BYTES_MIN: usize = 16 << 10;
 
 pin_project_lite::pin_project! {
     /// The body of requests and responses that have been through the layer.
@@ -38,10 +43,12 @@ pin_project_lite::pin_project! {
 
 /// What became of reading a body.
 pub(super) enum Read<B: HttpBody> {
-    /// All of it, within the bounds.
-    Whole(Bytes, Option<HeaderMap>),
+    /// All of it, within the bounds, and what it counts as.
+    Whole(Bytes, Option<HeaderMap>, Hold),
     /// It is larger than allowed. What was read stands before the rest.
     Over(Body<B>),
+    /// There is no memory for more of it. What was read stands before the rest.
+    NoRoom(Body<B>),
     /// It did not end in time. What was read stands before the rest.
     Late(Body<B>),
     /// It broke off. What was read stands before the error.
@@ -64,8 +71,13 @@ impl<B: HttpBody> Body<B> {
     }
 }
 
-/// Reads a body whole, up to `bytes_max` and until `deadline`.
-pub(super) async fn read<B>(body: B, bytes_max: usize, deadline: Option<Instant>) -> Read<B>
+/// Reads a body whole, up to `bytes_max`, as far as there is memory for it, and until `deadline`.
+pub(super) async fn read<B>(
+    body: B,
+    bytes_max: usize,
+    deadline: Option<Instant>,
+    hold: Hold,
+) -> Read<B>
 where
     B: HttpBody<Data = Bytes>,
 {
@@ -74,29 +86,38 @@ where
         return Read::Over(Body::passed(body));
     }
     if body.is_end_stream() {
-        return Read::Whole(Bytes::new(), None);
+        return Read::Whole(Bytes::new(), None, hold);
     }
     let mut body = Box::pin(body);
-    let (mut held, mut trailers) = (Held::default(), None);
+    let mut held = Held { first: Bytes::new(), more: Vec::new(), hold };
+    let mut trailers = None;
     loop {
         let next = frame(body.as_mut());
         let frame = match deadline {
             None => next.await,
             Some(deadline) => match tokio::time::timeout_at(deadline, next).await {
                 Ok(frame) => frame,
-                Err(_) => return Read::Late(Body::joined(held.join(), Some(body), None)),
+                Err(_) => return Read::Late(Body::joined(held.kept(), Some(body), None)),
             },
         };
         match frame {
-            None => return Read::Whole(held.join(), trailers),
-            Some(Err(error)) => return Read::Broken(Body::joined(held.join(), None, Some(error))),
+            None => {
+                let (data, hold) = held.join();
+                return Read::Whole(data, trailers, hold);
+            }
+            Some(Err(error)) => return Read::Broken(Body::joined(held.kept(), None, Some(error))),
             Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => held.put(data),
+                Ok(data) => {
+                    let has_room = held.put(data, bytes_max);
+                    if held.len() > bytes_max {
+                        return Read::Over(Body::joined(held.kept(), Some(body), None));
+                    }
+                    if !has_room {
+                        return Read::NoRoom(Body::joined(held.kept(), Some(body), None));
+                    }
+                }
                 Err(frame) => trailers = frame.into_trailers().ok(),
             },
-        }
-        if held.len() > bytes_max {
-            return Read::Over(Body::joined(held.join(), Some(body), None));
         }
     }
 }
@@ -105,11 +126,13 @@ async fn frame<B: HttpBody>(mut body: Pin<&mut B>) -> Option<Result<Frame<B::Dat
     std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await
 }
 
-/// Frames as they come in. The first is kept as it is: most bodies have no second.
-#[derive(Default)]
+/// Frames as they come in. The first is kept as it is: most bodies have no second. Further ones are
+/// copied behind it, because a frame is a piece of the connection's own buffer and would hold on to
+/// all of that.
 struct Held {
     first: Bytes,
-    more: BytesMut,
+    more: Vec<u8>,
+    hold: Hold,
 }
 
 impl Held {
@@ -117,20 +140,35 @@ impl Held {
         self.first.len() + self.more.len()
     }
 
-    fn put(&mut self, data: Bytes) {
-        match (self.first.is_empty(), self.more.is_empty()) {
-            (true, true) => self.first = data,
-            (_, true) => {
-                self.more.reserve(self.first.len() + data.len());
-                self.more.extend_from_slice(&std::mem::take(&mut self.first));
-                self.more.extend_from_slice(&data);
-            }
-            (_, false) => self.more.extend_from_slice(&data),
+    /// Takes a frame. Says whether there was memory for it.
+    fn put(&mut self, data: Bytes, bytes_max: usize) -> bool {
+        if self.len() == 0 {
+            self.first = data;
+            return self.hold.grow_to(self.first.len());
         }
+        let needed = self.len() + data.len();
+        let mut has_room = true;
+        if needed > self.more.capacity() {
+            // Twice as much each time, and no more than may come. What is reserved counts, whether
+            // it is filled yet or not.
+            let twice = (self.more.capacity() * 2).max(ROOM_BYTES_MIN);
+            let room = twice.min(bytes_max).max(needed);
+            has_room = self.hold.grow_to(room);
+            self.more.reserve_exact(room - self.more.len());
+        }
+        self.more.extend_from_slice(&std::mem::take(&mut self.first));
+        self.more.extend_from_slice(&data);
+        has_room
     }
 
-    fn join(self) -> Bytes {
-        if self.more.is_empty() { self.first } else { self.more.freeze() }
+    fn join(self) -> (Bytes, Hold) {
+        let data = if self.more.is_empty() { self.first } else { self.more.into() };
+        (data, self.hold)
+    }
+
+    fn kept(self) -> Bytes {
+        let (data, hold) = self.join();
+        hold.keep(data)
     }
 }
 

@@ -17,6 +17,7 @@ use retrysafe_core::store::Store;
 use super::answer::ASK_AGAIN;
 use super::attempt::{Attempt, Failed};
 use super::body::{Body, Read, read};
+use super::memory::Hold;
 use super::service::Case;
 use super::settle::settle;
 
@@ -44,7 +45,7 @@ enum Told<R: HttpBody, E> {
 }
 
 /// Reads a handler's answer, as far as it may be kept.
-pub(super) async fn listen<R, E>(response: Response<R>, bytes_max: usize) -> Ended<R, E>
+pub(super) async fn listen<R, E>(response: Response<R>, bytes_max: usize, hold: Hold) -> Ended<R, E>
 where
     R: HttpBody<Data = Bytes>,
 {
@@ -54,7 +55,7 @@ where
     }
     let read = match is_endless(&parts) {
         true => Read::Over(Body::passed(body)),
-        false => read(body, bytes_max, None).await,
+        false => read(body, bytes_max, None, hold).await,
     };
     Ended::Answered(parts, read)
 }
@@ -139,17 +140,19 @@ where
     let location = parts.headers.get(header::LOCATION).cloned();
     let not_kept = End::TooLarge { status, location, by_upstream, said };
     match read {
-        Read::Whole(body, None) => {
+        Read::Whole(body, None, hold) => {
             let set_cookie = case.route.policy.keep_set_cookie;
             let response = StoredResponse::keep(status, &parts.headers, body.clone(), set_cookie);
             let end = End::Answered { response, by_upstream, said };
-            (end, Told::Response(parts, Body::whole(body, None)))
+            // Only what goes to the caller counts: a store in memory keeps the same bytes for longer.
+            (end, Told::Response(parts, Body::whole(hold.keep(body), None)))
         }
         // Trailers are a part of the answer, and a replay would have to lose them.
-        Read::Whole(body, trailers @ Some(_)) => {
-            (not_kept, Told::Response(parts, Body::whole(body, trailers)))
+        Read::Whole(body, trailers @ Some(_), hold) => {
+            (not_kept, Told::Response(parts, Body::whole(hold.keep(body), trailers)))
         }
-        Read::Over(body) => (not_kept, Told::Response(parts, body)),
+        // An execution is never refused memory, so the second does not happen; nor would it matter.
+        Read::Over(body) | Read::NoRoom(body) => (not_kept, Told::Response(parts, body)),
         Read::Broken(_) => (End::AnswerLost, Told::Refusal(lost(false))),
         Read::Late(_) => (End::AnswerLost, Told::Refusal(lost(true))),
     }
@@ -171,7 +174,7 @@ fn overruled<S, R: HttpBody>(case: &Case<S>, current: Option<Record>) -> Respons
     let Some(record) = current else { return case.refuse(&unknown) };
     match record.state {
         State::Completed { answer: Answer::Kept(stored), expires_at, .. } => {
-            case.replay(stored, expires_at)
+            case.replay(record.id, stored, expires_at)
         }
         State::Completed { answer: Answer::NotKept { status, location }, .. } => {
             case.refuse(&Refusal::ResponseNotStored {

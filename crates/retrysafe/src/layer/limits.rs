@@ -4,10 +4,11 @@
 //! guessing, spraying and impatience, not against a determined crowd.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -19,8 +20,9 @@ use tokio::time::Instant;
 /// How often a limiter is asked between two clean-ups of what it remembers.
 const ASKED_PER_CLEANING: u32 = 4_096;
 
-/// What is limited. Every limit counts per process, and where a caller has a credential mark, per mark:
-/// a stranger who only claims a scope's name does not use up its allowance.
+/// What is limited. Every limit counts per process, and one of `n` per second permits `n` at once. Where
+/// a caller has a credential mark, limits count per mark: a stranger who only claims a scope's name does
+/// not use up its allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Keyed requests of one scope per second, against the guessing of keys.
@@ -33,12 +35,22 @@ pub struct Limits {
     pub live_keys_per_scope: Option<NonZeroU32>,
 }
 
-pub(super) struct Limiter {
+/// Counts requests against [`Limits`], which may change meanwhile. Clones count together.
+#[derive(Clone)]
+pub struct Limiter(Arc<Shared>);
+
+struct Shared {
+    limits_anything: AtomicBool,
+    counters: RwLock<Arc<Counters>>,
+}
+
+pub(super) struct Counters {
+    limits: Limits,
     keyed: Option<Rate>,
     retries: Option<Rate>,
     new_keys: Option<Rate>,
     live_keys: Option<Live>,
-    // Scopes are remembered by a keyed digest, so that a stranger cannot choose two that collide.
+    // Callers are remembered by a keyed digest, so that a stranger cannot choose two that collide.
     digests: RandomState,
 }
 
@@ -57,8 +69,42 @@ struct Live {
 }
 
 impl Limiter {
-    pub(super) fn new(limits: Limits) -> Self {
+    /// A limiter that has counted nothing yet.
+    pub fn new(limits: Limits) -> Self {
+        Self(Arc::new(Shared {
+            limits_anything: AtomicBool::new(limits != Limits::default()),
+            counters: RwLock::new(Arc::new(Counters::new(limits))),
+        }))
+    }
+
+    /// Changes the limits. Other limits begin to count anew; the same ones go on.
+    pub fn set(&self, limits: Limits) {
+        let mut counters = self.0.counters.write().unwrap_or_else(PoisonError::into_inner);
+        if counters.limits != limits {
+            *counters = Arc::new(Counters::new(limits));
+            self.0.limits_anything.store(limits != Limits::default(), Ordering::Release);
+        }
+    }
+
+    /// What counts now; none where nothing is limited.
+    pub(super) fn counters(&self) -> Option<Arc<Counters>> {
+        if !self.0.limits_anything.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(Arc::clone(&self.0.counters.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").finish_non_exhaustive()
+    }
+}
+
+impl Counters {
+    fn new(limits: Limits) -> Self {
         Self {
+            limits,
             keyed: limits.keyed_per_scope_per_second.map(Rate::new),
             retries: limits.retries_per_key_per_second.map(Rate::new),
             new_keys: limits.new_keys_per_scope_per_second.map(Rate::new),
@@ -67,7 +113,7 @@ impl Limiter {
         }
     }
 
-    /// Whether a keyed request may go on to the store.
+    /// Whether a keyed request of a caller may go on to the store.
     pub(super) fn admit(&self, caller: &Caller, id: Id) -> Result<(), Refusal> {
         let too_fast = |retry_after| Refusal::RetryTooFast { retry_after };
         if let Some(keyed) = &self.keyed {
@@ -158,7 +204,8 @@ mod tests {
     #[test]
     fn each_scope_and_each_key_has_its_own_allowance() {
         let two = NonZeroU32::new(2);
-        let limiter = Limiter::new(Limits { retries_per_key_per_second: two, ..Limits::default() });
+        let limits = Limits { retries_per_key_per_second: two, ..Limits::default() };
+        let limiter = Limiter::new(limits).counters().unwrap();
         let caller = Caller::from(Scope::anonymous());
         assert_eq!(limiter.admit(&caller, id("a")), Ok(()));
         assert_eq!(limiter.admit(&caller, id("a")), Ok(()));
@@ -177,6 +224,7 @@ mod tests {
             new_keys_per_scope_per_second: one,
             live_keys_per_scope: one,
         });
+        let limiter = limiter.counters().unwrap();
         let (ttl, scope) = (Duration::from_secs(60), Scope::anonymous());
         let caller = |token: &[u8]| Caller {
             mark: Some(CredentialMark::of(token)),
@@ -193,7 +241,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_live_key_makes_room_when_it_expires() {
         let one = NonZeroU32::new(1);
-        let limiter = Limiter::new(Limits { live_keys_per_scope: one, ..Limits::default() });
+        let limits = Limits { live_keys_per_scope: one, ..Limits::default() };
+        let limiter = Limiter::new(limits).counters().unwrap();
         let (caller, ttl) = (Caller::from(Scope::anonymous()), Duration::from_secs(60));
         assert_eq!(limiter.admit_new(&caller, ttl), Ok(()));
         let full = Refusal::KeyRateExceeded { retry_after: ttl };
@@ -205,11 +254,27 @@ mod tests {
     #[test]
     fn what_is_remembered_is_cleaned_up() {
         let limits = Limits { live_keys_per_scope: NonZeroU32::new(9), ..Limits::default() };
-        let limiter = Limiter::new(limits);
+        let limiter = Limiter::new(limits).counters().unwrap();
         let live = limiter.live_keys.as_ref().unwrap();
         for who in 0..u64::from(ASKED_PER_CLEANING) * 3 {
             live.take(who, Duration::ZERO).unwrap();
         }
         assert!(live.expiries.lock().unwrap().len() <= ASKED_PER_CLEANING as usize);
+    }
+
+    #[test]
+    fn the_same_limits_go_on_counting_and_others_begin_anew() {
+        let one = |count| Limits { new_keys_per_scope_per_second: count, ..Limits::default() };
+        let limiter = Limiter::new(one(None));
+        assert!(limiter.counters().is_none());
+        let caller = Caller::from(Scope::anonymous());
+        let admit = || limiter.counters().unwrap().admit_new(&caller, Duration::ZERO);
+        limiter.set(one(NonZeroU32::new(1)));
+        assert_eq!(admit(), Ok(()));
+        limiter.set(one(NonZeroU32::new(1)));
+        assert!(admit().is_err());
+        limiter.set(one(NonZeroU32::new(2)));
+        assert_eq!((admit(), admit()), (Ok(()), Ok(())), "a burst of as many");
+        assert!(admit().is_err());
     }
 }

@@ -45,6 +45,7 @@ mod deadline;
 mod end;
 mod guarded;
 mod limits;
+mod memory;
 mod observe;
 mod report;
 mod request;
@@ -64,7 +65,8 @@ use tower_layer::Layer;
 
 pub use attempt::{Attempt, Failed};
 pub use body::Body;
-pub use limits::Limits;
+pub use limits::{Limiter, Limits};
+pub use memory::{ConnectionShare, MemoryBudget};
 pub use request::fingerprint_request;
 pub use running::Drain;
 pub use service::{Idempotency, ResponseFuture};

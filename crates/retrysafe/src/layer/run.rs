@@ -35,6 +35,7 @@ use super::attempt::Attempt;
 use super::body::Body;
 use super::deadline::after;
 use super::end::{Ended, conclude, listen};
+use super::memory::{ExecutionSlot, HeldBody, Hold};
 use super::request::Meaning;
 use super::service::Case;
 use super::settle::{settle, withdraw};
@@ -53,7 +54,7 @@ pub(super) struct Arrived<Svc> {
 /// A request that was read whole and may be begun.
 pub(super) struct Job<Svc> {
     pub arrived: Box<Arrived<Svc>>,
-    pub body: Bytes,
+    pub body: HeldBody,
     pub trailers: Option<HeaderMap>,
     pub id: Id,
     pub key: KeyDigest,
@@ -75,6 +76,7 @@ pub(super) enum Worked<Svc, R: HttpBody, E> {
 pub(super) async fn work<Svc, S, B, R>(
     case: Arc<Case<S>>,
     job: Job<Svc>,
+    slot: Option<ExecutionSlot>,
 ) -> Worked<Svc, R, Svc::Error>
 where
     S: Store,
@@ -91,7 +93,7 @@ where
     let asked_at = Instant::now();
     let owner = case.room.owner();
     let begun = {
-        let (parts, body) = (&job.arrived.parts, &job.body);
+        let (parts, body) = (&job.arrived.parts, &*job.body.data);
         let meaning = Meaning { settings: &case.settings, policy, parts, body, current: job.print };
         let ask = Ask {
             scope: &job.caller.scope,
@@ -110,7 +112,7 @@ where
             Ok(Begun::Execute(lease)) => {
                 let again = if lease.attempt() > 1 { Met::FailedRetry } else { Met::Created };
                 report.met(again, job.key);
-                let run = Stubborn::new(execute(Arc::clone(&case), job, lease, asked_at));
+                let run = Stubborn::new(execute(Arc::clone(&case), job, slot, lease, asked_at));
                 return Worked::Answered(match tokio::time::timeout(policy.lease_max, run).await {
                     Ok(answer) => answer,
                     // The execution goes on by itself, and its late settle counts.
@@ -121,7 +123,7 @@ where
             Ok(Begun::InProgress(left)) => return Worked::Busy(left, Box::new(job)),
             Ok(Begun::Replay(Answer::Kept(stored), expires_at)) => {
                 report.met(Met::Replay, job.key);
-                case.replay(stored, expires_at)
+                case.replay(job.id, stored, expires_at)
             }
             Ok(Begun::Replay(Answer::NotKept { status, location }, _)) => {
                 report.met(Met::NotReplayable, job.key);
@@ -161,6 +163,7 @@ where
 async fn execute<Svc, S, B, R>(
     case: Arc<Case<S>>,
     job: Job<Svc>,
+    _slot: Option<ExecutionSlot>,
     mut lease: Lease,
     asked_at: Instant,
 ) -> Result<Response<Body<R>>, Svc::Error>
@@ -184,12 +187,13 @@ where
         return Ok(case.refuse(&case.store_unavailable()));
     }
     parts.extensions.insert(attempt.clone());
-    let request = Request::from_parts(parts, Body::whole(body, trailers));
+    let request = Request::from_parts(parts, Body::whole(body.begun(), trailers));
     let bytes_max = policy.response_bytes_max;
+    let hold = Hold::of_execution(case.settings.memory.as_ref());
     let ended = {
         let mut handler = pin!(unpanicked(async move {
             match inner.call(request).await {
-                Ok(response) => listen(response, bytes_max).await,
+                Ok(response) => listen(response, bytes_max, hold).await,
                 Err(error) => Ended::Error(error),
             }
         }));
@@ -238,7 +242,8 @@ where
 {
     let Job { arrived, body, trailers, .. } = job;
     let Arrived { mut inner, parts } = *arrived;
-    let response = inner.call(Request::from_parts(parts, Body::whole(body, trailers))).await?;
+    let body = Body::whole(body.begun(), trailers);
+    let response = inner.call(Request::from_parts(parts, body)).await?;
     let mut response = response.map(Body::passed);
     response.headers_mut().insert(UNPROTECTED, HeaderValue::from_static("store"));
     Ok(response)

@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use retrysafe_core::event;
 use retrysafe_core::record::Fence;
 use retrysafe_core::scope::Id;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
+
+use super::memory::HeldBody;
 
 /// The executions of this process and their waiters.
 #[derive(Debug, Default)]
@@ -31,6 +34,8 @@ struct Entry {
     // Made by the first waiter: most executions have none.
     ended: Option<Arc<Notify>>,
     waiting: usize,
+    // The first waiter's, for all of them: they ask the same.
+    waiters_body: Option<Bytes>,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +73,7 @@ pub(super) enum Seat {
 pub(super) struct Waiter {
     place: Place,
     ended: OwnedNotified,
+    body: Bytes,
 }
 
 /// A waiter's place in the table, given up when it is dropped.
@@ -86,7 +92,8 @@ pub struct Drain(Arc<Executing>);
 
 impl Running {
     pub(super) fn start(self: &Arc<Self>, id: Id, fence: Fence) -> Run {
-        let entry = Entry { fence, since: Instant::now(), ended: None, waiting: 0 };
+        let entry =
+            Entry { fence, since: Instant::now(), ended: None, waiting: 0, waiters_body: None };
         let former = self.lock().insert(id, entry);
         // A former owner whose record was decided over its head may still be running.
         wake(former);
@@ -105,7 +112,13 @@ impl Running {
         self.lock().get(&id).map(|entry| entry.since.elapsed())
     }
 
-    pub(super) fn wait(self: &Arc<Self>, id: Id, per_key_max: usize, in_all_max: usize) -> Seat {
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        id: Id,
+        per_key_max: usize,
+        in_all_max: usize,
+        body: &mut HeldBody,
+    ) -> Seat {
         let mut table = self.lock();
         let Some(entry) = table.get_mut(&id) else { return Seat::Elsewhere };
         if entry.waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max {
@@ -116,8 +129,9 @@ impl Running {
         metrics::gauge!(event::WAITING.name).increment(1.0);
         // Taken under the lock: an end that comes now already knows of this waiter.
         let ended = Arc::clone(entry.ended.get_or_insert_default()).notified_owned();
+        let body = entry.waiters_body.get_or_insert_with(|| body.share()).clone();
         let place = Place { running: Arc::clone(self), id, fence: entry.fence };
-        Seat::Here(Waiter { place, ended })
+        Seat::Here(Waiter { place, ended, body })
     }
 
     pub(super) fn drain(&self) -> Drain {
@@ -130,9 +144,15 @@ impl Running {
 }
 
 impl Waiter {
+    /// The body of the first who came to wait.
+    pub(super) fn body(&self) -> Bytes {
+        self.body.clone()
+    }
+
     /// Waits for the end of the running request. Says whether it came before `deadline`.
     pub(super) async fn until(self, deadline: Instant) -> bool {
-        let Self { place, ended } = self;
+        let Self { place, ended, body } = self;
+        drop(body);
         let came = tokio::time::timeout_at(deadline, ended).await.is_ok();
         drop(place);
         came
@@ -172,6 +192,9 @@ impl Drop for Place {
             && entry.fence == self.fence
         {
             entry.waiting = entry.waiting.saturating_sub(1);
+            if entry.waiting == 0 {
+                entry.waiters_body = None;
+            }
         }
     }
 }
@@ -203,6 +226,7 @@ fn wake(entry: Option<Entry>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory::Hold;
     use super::*;
     use retrysafe_core::{Key, Scope};
 
@@ -210,8 +234,12 @@ mod tests {
         Id::of(&Scope::anonymous(), &Key::new("k").unwrap().digest())
     }
 
+    fn body() -> HeldBody {
+        HeldBody::new(Bytes::from_static(b"{}"), Hold::of_body(None, None))
+    }
+
     fn seat(running: &Arc<Running>) -> Option<Waiter> {
-        match running.wait(id(), 2, 3) {
+        match running.wait(id(), 2, 3, &mut body()) {
             Seat::Here(waiter) => Some(waiter),
             Seat::Elsewhere | Seat::Full => None,
         }
@@ -224,7 +252,7 @@ mod tests {
         let waiter = seat(&running).unwrap();
         drop(run);
         assert!(waiter.until(Instant::now() + Duration::from_secs(1)).await);
-        assert!(matches!(running.wait(id(), 9, 9), Seat::Elsewhere));
+        assert!(matches!(running.wait(id(), 9, 9, &mut body()), Seat::Elsewhere));
     }
 
     #[tokio::test(start_paused = true)]
@@ -233,7 +261,7 @@ mod tests {
         let _run = running.start(id(), Fence(1));
         let (one, two) = (seat(&running), seat(&running));
         assert!(two.is_some());
-        assert!(matches!(running.wait(id(), 2, 3), Seat::Full));
+        assert!(matches!(running.wait(id(), 2, 3, &mut body()), Seat::Full));
         let late = Instant::now() + Duration::from_secs(1);
         assert!(!one.unwrap().until(late).await, "nothing has ended");
         assert!(seat(&running).is_some());

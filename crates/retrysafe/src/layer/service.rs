@@ -21,15 +21,17 @@ use retrysafe_core::event::Met;
 use retrysafe_core::key::{Key, KeyDigest};
 use retrysafe_core::policy::Mode;
 use retrysafe_core::problem::Refusal;
-use retrysafe_core::record::About;
+use retrysafe_core::record::{About, Standing};
 use retrysafe_core::scope::{Caller, Id};
-use retrysafe_core::store::Store;
+use retrysafe_core::store::{Stamped, Store};
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::body::{Body, Read, read};
 use super::deadline::after;
 use super::guarded::Guarded;
+use super::limits::Limiter;
+use super::memory::{ConnectionShare, ExecutionSlot, HeldBody, Hold, MemoryBudget};
 use super::observe::{Observed, UNKEYED};
 use super::report::{Report, Reports};
 use super::request::{self, Asked, Meaning, judge};
@@ -192,9 +194,13 @@ where
     let (mut pause, mut was_woken) = (POLL_PAUSE, false);
     loop {
         let (id, key) = (job.id, job.key);
+        let slot = match case.execution_slot(id).await {
+            Ok(slot) => slot,
+            Err(refusal) => return Ok(case.refuse(&refusal)),
+        };
         // From here on a client that leaves changes nothing.
         case.begun.set(true);
-        let left = match work(Arc::clone(&case), job).await {
+        let left = match work(Arc::clone(&case), job, slot).await {
             Worked::Answered(answer) => return answer,
             Worked::Busy(left, back) => {
                 job = *back;
@@ -204,7 +210,7 @@ where
         case.begun.set(false);
         let may_wait = !was_woken && Instant::now() < deadline;
         let may_begin = may_wait
-            && match case.seat(id) {
+            && match case.seat(id, &mut job.body) {
                 Seat::Here(waiter) => {
                     // Whoever was woken begins once more. If another one was faster, this one does
                     // not queue for a third try: a handler that fails would run once per waiter.
@@ -225,10 +231,43 @@ where
     }
 }
 
+impl<S: Store> Case<S> {
+    /// The right to one execution; none where their number is not bounded, or where this request
+    /// finds a record that answers it.
+    async fn execution_slot(&self, id: Id) -> Result<Option<ExecutionSlot>, Refusal> {
+        let Some(memory) = &self.settings.memory else { return Ok(None) };
+        if let Some(slot) = memory.execution_slot() {
+            return Ok(Some(slot));
+        }
+        match self.room.engine.look(id).await {
+            // It may be gone, or free again, by the time of the begin; then there is one execution
+            // more than there should be.
+            Ok(Stamped { value: Some(record), .. })
+                if record.standing() != Standing::FailedRetryable =>
+            {
+                Ok(None)
+            }
+            Ok(_) => Err(MemoryBudget::refusal()),
+            Err(_) => Err(self.store_unavailable()),
+        }
+    }
+}
+
 impl<S> Case<S> {
-    fn seat(&self, id: Id) -> Seat {
+    /// A place to wait for a running request. All who wait share one copy of its body.
+    fn seat(&self, id: Id, body: &mut HeldBody) -> Seat {
         let (per_key, in_all) = (self.settings.waiters_per_key_max, self.settings.waiters_max);
-        self.room.running.wait(id, per_key, in_all)
+        let seat = self.room.running.wait(id, per_key, in_all, body);
+        if let Seat::Here(waiter) = &seat {
+            body.give_up_for(waiter.body());
+        }
+        seat
+    }
+
+    /// What counts the body of a request.
+    fn hold(&self, parts: &Parts) -> Hold {
+        let share = parts.extensions.get::<ConnectionShare>();
+        Hold::of_body(self.settings.memory.as_ref(), share)
     }
 
     /// When a running request should have ended: what is usual on its route less what has passed,
@@ -253,23 +292,25 @@ where
 {
     let (policy, parts) = (&case.route.policy, &arrived.parts);
     let (caller, key, id) = identify(case, parts, key)?;
-    if let Some(limiter) = &case.settings.limiter {
-        limiter.admit(&caller, id)?;
+    let counters = case.settings.limiter.as_ref().and_then(Limiter::counters);
+    if let Some(counters) = &counters {
+        counters.admit(&caller, id)?;
     }
     let time_max = after(Instant::now(), policy.request_time_max);
-    let (body, trailers) = match read(body, policy.request_bytes_max, Some(time_max)).await {
-        Read::Whole(body, trailers) => (body, trailers),
+    let hold = case.hold(parts);
+    let read = read(body, policy.request_bytes_max, Some(time_max), hold).await;
+    let (body, trailers) = match read {
+        Read::Whole(body, trailers, hold) => (HeldBody::new(body, hold), trailers),
         Read::Over(_) => return Err(Refusal::BodyTooLarge),
+        Read::NoRoom(_) => return Err(MemoryBudget::refusal()),
         Read::Late(_) => return Err(Refusal::BodyTimeout),
         Read::Broken(_) => return Err(Refusal::BodyBroken),
     };
-    let print = Meaning::new(&case.settings, policy, parts, &body).current;
-    if let Some(limiter) = &case.settings.limiter
-        && limiter.counts_new_keys()
-    {
+    let print = Meaning::new(&case.settings, policy, parts, &body.data).current;
+    if let Some(counters) = counters.filter(|counters| counters.counts_new_keys()) {
         let found = case.room.engine.look(id).await.map_err(|_| case.store_unavailable())?;
         if found.value.is_none() {
-            limiter.admit_new(&caller, policy.ttl)?;
+            counters.admit_new(&caller, policy.ttl)?;
         }
     }
     let about = About {
@@ -312,13 +353,15 @@ where
         Err(refusal) => (Some(refusal.code()), Body::passed(body)),
         Ok((caller, _, id)) => {
             let time_max = after(Instant::now(), policy.request_time_max);
-            match read(body, policy.request_bytes_max, Some(time_max)).await {
-                Read::Whole(body, trailers) => {
+            let hold = case.hold(&parts);
+            match read(body, policy.request_bytes_max, Some(time_max), hold).await {
+                Read::Whole(body, trailers, hold) => {
                     let print = Meaning::new(&case.settings, policy, &parts, &body).current;
                     let finding = case.room.observed.see(id, print, caller.mark, policy.ttl);
-                    (finding, Body::whole(body, trailers))
+                    (finding, Body::whole(hold.keep(body), trailers))
                 }
                 Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),
+                Read::NoRoom(body) => (Some(MemoryBudget::refusal().code()), body),
                 Read::Late(body) => (Some(Refusal::BodyTimeout.code()), body),
                 Read::Broken(body) => (Some(Refusal::BodyBroken.code()), body),
             }

@@ -14,6 +14,7 @@ use retrysafe_core::problem::{Problem, Refusal, UnsafeScope};
 use retrysafe_core::scope::{Caller, Scope};
 
 use super::limits::{Limiter, Limits};
+use super::memory::MemoryBudget;
 
 /// The header that names a request.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -25,7 +26,7 @@ pub(super) const ANY_ROUTE: &str = "*";
 /// any restart of a store should take, shorter than callers' patience.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// Waiters per key and in all, unless set otherwise: each holds a connection and its request body.
+/// Waiters per key and in all, unless set otherwise: each holds a connection.
 const WAITERS: (usize, usize) = (256, 4_096);
 
 /// What a route's operator has decided, and what the route is called in metrics.
@@ -58,7 +59,8 @@ pub(super) struct Settings {
     pub key: Arc<KeyFn>,
     pub print: Arc<PrintFn>,
     pub error: Option<Arc<ErrorFn>>,
-    pub limiter: Option<Arc<Limiter>>,
+    pub limiter: Option<Limiter>,
+    pub memory: Option<MemoryBudget>,
     pub waiters_per_key_max: usize,
     pub waiters_max: usize,
     pub settle_max: Duration,
@@ -76,6 +78,7 @@ impl Default for Settings {
             print: Arc::new(super::request::print),
             error: None,
             limiter: None,
+            memory: None,
             waiters_per_key_max: WAITERS.0,
             waiters_max: WAITERS.1,
             settle_max: SETTLE_MAX,
@@ -218,7 +221,20 @@ impl<S> super::IdempotencyLayer<S> {
     /// How fast callers may be. Nothing is limited by default.
     #[must_use]
     pub fn limits(self, limits: Limits) -> Self {
-        self.set(|settings| settings.limiter = Some(Arc::new(Limiter::new(limits))))
+        self.limiter(Limiter::new(limits))
+    }
+
+    /// How fast callers may be, with limits that can be changed while requests run.
+    #[must_use]
+    pub fn limiter(self, limiter: Limiter) -> Self {
+        self.set(|settings| settings.limiter = Some(limiter))
+    }
+
+    /// How much memory guarded requests may hold; past it they are refused with 503 before they
+    /// begin. Not bounded by default. Layers that are given clones of one budget share it.
+    #[must_use]
+    pub fn memory(self, budget: MemoryBudget) -> Self {
+        self.set(|settings| settings.memory = Some(budget))
     }
 
     /// How many duplicates may wait for one running request, and how many in all.

@@ -143,6 +143,10 @@ metrics! {
     DOOR_REFUSALS = Counter "retrysafe_door_refusals_total" ["code"];
     /// Connections of callers that are open.
     CONNECTIONS = Gauge "retrysafe_connections" [];
+    /// Connections of callers that were closed at once, because file descriptors are short.
+    CONNECTIONS_REFUSED = Counter "retrysafe_connections_refused_total" [];
+    /// Bytes of bodies and answers that guarded requests hold in memory.
+    HELD_BYTES = Gauge "retrysafe_held_bytes" [];
     /// Lines that the log has lost, because it is read too slowly or cannot be written.
     LOG_LINES_DROPPED = Counter "retrysafe_log_lines_dropped_total" [];
     /// Sends to the upstream that failed, by how far they got.

@@ -20,6 +20,10 @@ pub(crate) enum Refused {
     AnotherAttempt(Fence),
     /// The request makes no sense, for this reason.
     Invalid(String),
+    /// The body is too large, or broke off.
+    BodyTooLarge,
+    /// The body did not arrive in time.
+    BodyTimeout,
     /// The store failed.
     Store(StoreError),
 }
@@ -55,6 +59,16 @@ impl IntoResponse for Refused {
                 ),
             ),
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid", why),
+            Self::BodyTooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "request_too_large",
+                "The body is larger than 2 MiB, or broke off.".to_owned(),
+            ),
+            Self::BodyTimeout => (
+                StatusCode::REQUEST_TIMEOUT,
+                "request_timeout",
+                "The body did not arrive in time.".to_owned(),
+            ),
             Self::Store(error) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
             }

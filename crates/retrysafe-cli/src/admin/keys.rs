@@ -18,6 +18,7 @@ use retrysafe_core::time::Time;
 use retrysafe_core::{Key, StoreError, units};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::error::Refused;
 use super::{Admin, Shared, view};
@@ -27,6 +28,9 @@ const LIMIT: usize = 100;
 
 /// The largest answer an operator may give, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// How many bytes of its digest follow a cursor: enough to tell a slip of the hand.
+const CURSOR_DIGEST_BYTES: usize = 4;
 
 /// Which keys to list.
 #[derive(Debug, Default, Deserialize)]
@@ -85,13 +89,10 @@ pub(crate) async fn list<S: Store>(
 ) -> Result<Json<Value>, Refused> {
     let Query(listing) = query.map_err(|why| Refused::Invalid(why.body_text()))?;
     let filter = filter(&admin, &listing).await?;
+    let not_ours = || Refused::Invalid("`cursor` is not one of ours".into());
     let after = match &listing.cursor {
         None => None,
-        Some(text) => Some(Cursor(
-            URL_SAFE_NO_PAD
-                .decode(text)
-                .map_err(|_| Refused::Invalid("`cursor` is not one of ours".into()))?,
-        )),
+        Some(text) => Some(read_cursor(text).ok_or_else(not_ours)?),
     };
     let limit = listing.limit.unwrap_or(LIMIT).clamp(1, PAGE_MAX);
     page(&admin, filter, after, limit).await.map(Json)
@@ -226,8 +227,24 @@ async fn page<S: Store>(
     Ok(json!({
         "keys": value.records.iter().filter(live).map(view::summary).collect::<Vec<_>>(),
         "damaged": value.damaged.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "cursor": value.next.map(|cursor| URL_SAFE_NO_PAD.encode(cursor.0)),
+        "cursor": value.next.map(show_cursor),
     }))
+}
+
+/// A cursor as it is shown: a store reads its own and nothing else, so a digest tells them apart.
+fn show_cursor(Cursor(place): Cursor) -> String {
+    let digest = cursor_digest(&place);
+    URL_SAFE_NO_PAD.encode([place, digest].concat())
+}
+
+fn read_cursor(text: &str) -> Option<Cursor> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let (place, digest) = bytes.split_at_checked(bytes.len().checked_sub(CURSOR_DIGEST_BYTES)?)?;
+    (cursor_digest(place) == digest).then(|| Cursor(place.to_vec()))
+}
+
+fn cursor_digest(place: &[u8]) -> Vec<u8> {
+    Sha256::digest(place).iter().copied().take(CURSOR_DIGEST_BYTES).collect()
 }
 
 async fn filter<S: Store>(admin: &Admin<S>, listing: &Listing) -> Result<Filter, Refused> {

@@ -3,7 +3,7 @@
 //! | path | token | what |
 //! | --- | --- | --- |
 //! | `/livez`, `/healthz` | no | the process runs |
-//! | `/readyz` | no | the store answers and nobody asked for a stop |
+//! | `/readyz` | no | the store can be read and written, and nobody asked for a stop |
 //! | `/metrics` | no | Prometheus |
 //! | `/api/v1/openapi.json` | no | what follows, for machines |
 //! | `/api/v1/…` | yes | keys, their verbs, statistics |
@@ -13,12 +13,13 @@
 
 mod error;
 mod keys;
+mod listen;
+mod readiness;
 mod stats;
 pub(crate) mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
@@ -27,8 +28,9 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
+use retrysafe::layer::MemoryBudget;
 use retrysafe_core::Engine;
-use retrysafe_core::scope::Id;
+use retrysafe_core::event;
 use retrysafe_core::store::Store;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -36,9 +38,8 @@ use sha2::{Digest as _, Sha256};
 use crate::config::Secret;
 use error::Refused;
 pub(crate) use keys::Given;
-
-/// How long the store may take to show that it is there.
-const READY_MAX: Duration = Duration::from_secs(2);
+pub(crate) use listen::{CONNECTIONS_MAX, Patience, serve};
+use readiness::Readiness;
 
 /// The description of the interface.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
@@ -48,15 +49,28 @@ pub(crate) struct Admin<S> {
     engine: Engine<Arc<S>>,
     token: Secret,
     metrics: PrometheusHandle,
+    memory: MemoryBudget,
+    readiness: Readiness,
     is_stopping: AtomicBool,
 }
 
 type Shared<S> = State<Arc<Admin<S>>>;
 
 impl<S: Store> Admin<S> {
-    pub(crate) fn new(store: Arc<S>, token: Secret, metrics: PrometheusHandle) -> Self {
-        let engine = Engine::new(store);
-        Self { engine, token, metrics, is_stopping: AtomicBool::new(false) }
+    pub(crate) fn new(
+        store: Arc<S>,
+        token: Secret,
+        metrics: PrometheusHandle,
+        memory: MemoryBudget,
+    ) -> Self {
+        Self {
+            engine: Engine::new(store),
+            token,
+            metrics,
+            memory,
+            readiness: Readiness::default(),
+            is_stopping: AtomicBool::new(false),
+        }
     }
 
     fn engine(&self) -> &Engine<Arc<S>> {
@@ -114,19 +128,17 @@ async fn authorize<S: Store>(
 
 async fn ready<S: Store>(State(admin): Shared<S>) -> Response {
     let is_stopping = admin.is_stopping.load(Ordering::Acquire);
-    let asked = admin.engine.look(Id::from_bytes([0; 32]));
-    let store = match tokio::time::timeout(READY_MAX, asked).await {
-        Ok(Ok(_)) => "ok".to_owned(),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "too slow".to_owned(),
-    };
-    let is_ready = store == "ok" && !is_stopping;
+    let judged = admin.readiness.judge(admin.engine.store()).await;
+    let is_ready = judged.is_ok() && !is_stopping;
+    let store = judged.err().unwrap_or_else(|| "ok".into());
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let document = json!({"ready": is_ready, "store": store, "stopping": is_stopping});
     (status, Json(document)).into_response()
 }
 
 async fn metrics<S: Store>(State(admin): Shared<S>) -> Response {
+    // Counted anyway for the budget's sake; to report every change would cost more than to ask now.
+    metrics::gauge!(event::HELD_BYTES.name).set(admin.memory.held() as f64);
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (kind, admin.metrics.render()).into_response()
 }

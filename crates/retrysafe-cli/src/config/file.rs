@@ -5,8 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use retrysafe::layer::Limits;
 use retrysafe::upkeep::Schedule;
 use retrysafe_core::units;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -34,6 +36,11 @@ pub(crate) struct File {
     pub trusted_networks: Option<Vec<String>>,
     /// How long the head of a request may take to arrive, and an idle connection may be kept.
     pub head_time_max: Option<Length>,
+    /// How long a caller that has an answer to take may take next to nothing of it.
+    pub write_time_max: Option<Length>,
+    /// How much memory the bodies and answers of keyed requests may hold. Past it new requests are
+    /// refused with 503. At least twice `request_bytes_max` and four times `response_bytes_max`.
+    pub held_bytes_max: Option<Size>,
     /// How long a stop may wait for running requests before it gives up.
     pub drain_max: Option<Length>,
     /// How long to stay up, not ready, before no more connections are taken, so that a load
@@ -45,6 +52,8 @@ pub(crate) struct File {
     pub tls: Option<TlsFile>,
     /// TLS and connections towards the upstream.
     pub upstream_tls: UpstreamTlsFile,
+    /// How fast callers may be, each for itself. Nothing is limited unless it is set.
+    pub limits: LimitsFile,
     /// How tokens are verified for `scope = ["jwt:CLAIM"]`.
     pub jwt: Option<JwtFile>,
     /// What is written, and how.
@@ -89,6 +98,32 @@ pub(crate) struct TlsFile {
 pub(crate) struct UpstreamTlsFile {
     /// A PEM file with the authorities to trust; those of the system unless it is set.
     pub authorities: Option<String>,
+}
+
+/// How fast callers may be, each for itself: 429 past it. A limit of `n` per second permits `n` at once,
+/// and counts in this process alone.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LimitsFile {
+    /// Keyed requests of one scope per second, against the guessing of keys.
+    pub keyed_per_scope_per_second: Option<NonZeroU32>,
+    /// Requests with one key per second.
+    pub retries_per_key_per_second: Option<NonZeroU32>,
+    /// New keys of one scope per second.
+    pub new_keys_per_scope_per_second: Option<NonZeroU32>,
+    /// Keys of one scope that were created here and have not expired.
+    pub live_keys_per_scope: Option<NonZeroU32>,
+}
+
+impl From<LimitsFile> for Limits {
+    fn from(file: LimitsFile) -> Self {
+        Self {
+            keyed_per_scope_per_second: file.keyed_per_scope_per_second,
+            retries_per_key_per_second: file.retries_per_key_per_second,
+            new_keys_per_scope_per_second: file.new_keys_per_scope_per_second,
+            live_keys_per_scope: file.live_keys_per_scope,
+        }
+    }
 }
 
 /// How tokens are verified.

@@ -8,6 +8,7 @@ pub(crate) mod file;
 mod files;
 mod load;
 pub(crate) mod lookup;
+mod memory;
 mod names;
 mod path;
 pub(crate) mod rules;
@@ -22,10 +23,11 @@ use std::time::Duration;
 use http::uri::{Authority, Scheme};
 use http::{HeaderName, Uri};
 use ipnet::IpNet;
+use retrysafe::layer::Limits;
 use retrysafe::stores::any::{AnyError, StoreUrl};
 use retrysafe_core::fingerprint::{Pointer, Rules};
 
-pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, TlsFile};
+pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, Size, TlsFile};
 pub(crate) use files::{read_secret, unreadable};
 pub(crate) use load::{Loaded, Wrong, load, store_url};
 pub(crate) use rules::{RouteRules, ScopePart};
@@ -45,6 +47,9 @@ const STORE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long the head of a request may take, and an idle connection is kept: longer than the pauses of
 /// common load balancers' health checks, short enough that slow writers go.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a caller may take next to nothing of its answer: longer than a mobile network's pauses,
+/// short enough that those who do not read give the memory back.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a stop waits for running requests: longer than the longest upstream of most.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -61,6 +66,9 @@ pub(crate) struct Config {
     pub h2c: bool,
     pub trusted_networks: Vec<IpNet>,
     pub head_time_max: Duration,
+    pub write_time_max: Duration,
+    pub held_bytes_max: usize,
+    pub limits: Limits,
     pub drain_max: Duration,
     pub drain_delay: Duration,
     pub admin: Option<Admin>,
@@ -178,12 +186,18 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     }
     for (setting, length) in [
         ("head_time_max", file.head_time_max),
+        ("write_time_max", file.write_time_max),
         ("upkeep.sweep_every", file.upkeep.sweep_every),
         ("upkeep.reap_every", file.upkeep.reap_every),
     ] {
         if length.is_some_and(|length| length.0.is_zero()) {
             wrong.push(Complaint::new(setting, "must be longer than nothing"));
         }
+    }
+    let held_bytes_max = file.held_bytes_max.map_or(memory::HELD_BYTES_MAX, |size| size.0);
+    wrong.extend(memory::too_large(held_bytes_max, &defaults));
+    for route in routes.iter().filter(|route| !memory::is_alike(route, &defaults)) {
+        wrong.extend(memory::too_large(held_bytes_max, route));
     }
     let store = store(file, &mut wrong);
     if let Some(store) = &store {
@@ -212,6 +226,9 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         h2c: file.h2c.unwrap_or(false),
         trusted_networks,
         head_time_max: file.head_time_max.map_or(HEAD_TIME_MAX, |length| length.0),
+        write_time_max: file.write_time_max.map_or(WRITE_TIME_MAX, |length| length.0),
+        held_bytes_max,
+        limits: file.limits.into(),
         drain_max: file.drain_max.map_or(DRAIN_MAX, |length| length.0),
         drain_delay: file.drain_delay.map_or(Duration::ZERO, |length| length.0),
         admin,
@@ -392,6 +409,8 @@ fn whole(file: &File, config: &Config) -> File {
     whole.threads = Some(config.threads);
     whole.h2c = Some(config.h2c);
     whole.head_time_max = Some(Length(config.head_time_max));
+    whole.write_time_max = Some(Length(config.write_time_max));
+    whole.held_bytes_max = Some(Size(config.held_bytes_max));
     whole.drain_max = Some(Length(config.drain_max));
     whole.drain_delay = Some(Length(config.drain_delay));
     whole.admin.listen =

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,24 +21,23 @@ use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use retrysafe::layer::ConnectionShare;
 use retrysafe_core::event;
 use retrysafe_core::store::Store;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::body::{Broken, Reply};
 use super::courier::Courier;
+use super::descriptors::Slotted;
 use super::headers::Peer;
+use super::slow_readers::{self, StreamExecutor, StreamProgress, TimedWrites};
 use super::{Gateway, Worker, preface};
 
 /// How long a TLS handshake may take, or on a plain connection the bytes that tell HTTP/2 from
 /// HTTP/1.1.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-
-/// How many connections may be open. Past it new ones are closed at once: each costs a descriptor
-/// here and, while it is served, one to the upstream.
-const CONNECTIONS_MAX: usize = 30_000;
 
 /// How large the head of a request may be. The parser looks at this bound between two reads, and the
 /// last read may be as large again.
@@ -64,7 +63,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LAST_HEAD_MAX: Duration = Duration::from_secs(5);
 
 /// What a worker gets: a connection from somebody, counted since it was accepted.
-type Arrival = (std::net::TcpStream, SocketAddr, OpenOne);
+struct Arrival {
+    stream: std::net::TcpStream,
+    peer: SocketAddr,
+    slot: OwnedSemaphorePermit,
+    one: OpenOne,
+}
 
 /// How many connections are open.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +101,8 @@ pub(crate) struct Workers {
     inboxes: Vec<mpsc::UnboundedSender<Arrival>>,
     threads: Vec<std::thread::JoinHandle<()>>,
     open: Open,
+    /// How many more connections there may be. Past it new ones are closed at once.
+    slots: Arc<Semaphore>,
 }
 
 impl Workers {
@@ -110,7 +116,8 @@ impl Workers {
         threads: usize,
         stop: &watch::Receiver<bool>,
     ) -> io::Result<Self> {
-        let mut workers = Self { inboxes: vec![], threads: vec![], open: Open::default() };
+        let slots = Arc::clone(&gateway.slots.callers);
+        let mut workers = Self { inboxes: vec![], threads: vec![], open: Open::default(), slots };
         for number in 0..threads {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let (inbox, connections) = mpsc::unbounded_channel();
@@ -142,14 +149,15 @@ impl Workers {
                     continue;
                 }
             };
-            if self.open.count() >= CONNECTIONS_MAX {
+            let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+                metrics::counter!(event::CONNECTIONS_REFUSED.name).increment(1);
                 continue;
-            }
+            };
             let Ok(stream) = stream.into_std() else { continue };
             turn = turn.wrapping_add(1);
             if let Some(inbox) = self.inboxes.get(turn % self.inboxes.len().max(1)) {
                 // A worker that is gone takes no more; its connections close.
-                let _ = inbox.send((stream, peer, self.open.one()));
+                let _ = inbox.send(Arrival { stream, peer, slot, one: self.open.one() });
             }
         }
     }
@@ -182,12 +190,12 @@ async fn run<S: Store>(
         }
     });
     let courier = Courier::start();
-    while let Some((stream, peer, one)) = connections.recv().await {
+    while let Some(Arrival { stream, peer, slot, one }) = connections.recv().await {
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let (worker, stop) = (Arc::clone(&worker), stop.clone());
         tokio::spawn(courier.deliver(async move {
             // A connection that breaks is the caller's affair; what it had begun goes on.
-            let _ = connection(worker, stream, peer, stop).await;
+            let _ = connection(worker, stream, peer, slot, stop).await;
             drop(one);
         }));
     }
@@ -197,6 +205,7 @@ async fn connection<S: Store>(
     worker: Arc<Worker<S>>,
     stream: TcpStream,
     peer: SocketAddr,
+    slot: OwnedSemaphorePermit,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -206,7 +215,8 @@ async fn connection<S: Store>(
         let may_be_h2 = live.config.h2c;
         drop(live);
         if !may_be_h2 {
-            return serve(worker, TokioIo::new(stream), peer, stop, false).await;
+            return serve(worker, Slotted::new(TokioIo::new(stream), slot), peer, stop, false)
+                .await;
         }
         let begin = tokio::time::timeout(HANDSHAKE_MAX, preface::read(stream));
         let (is_h2, stream) = tokio::select! {
@@ -214,7 +224,7 @@ async fn connection<S: Store>(
             // Nothing was asked yet.
             () = stopped(stop.clone()) => return Ok(()),
         };
-        return serve(worker, TokioIo::new(stream), peer, stop, is_h2).await;
+        return serve(worker, Slotted::new(TokioIo::new(stream), slot), peer, stop, is_h2).await;
     };
     let handshake = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream));
     let stream = tokio::select! {
@@ -224,10 +234,11 @@ async fn connection<S: Store>(
     };
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     drop(live);
-    serve(worker, TokioIo::new(stream), peer, stop, is_h2).await
+    serve(worker, Slotted::new(TokioIo::new(stream), slot), peer, stop, is_h2).await
 }
 
-async fn stopped(mut stop: watch::Receiver<bool>) {
+/// Waits for a stop.
+pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
     // The sender outlives the workers; if it did not, that would be a stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
 }
@@ -240,18 +251,26 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     is_h2: bool,
 ) -> io::Result<()> {
     let peer = Arc::new(peer);
-    let head_time_max = worker.live().config.head_time_max;
+    let (head_time_max, write_time_max) = {
+        let live = worker.live();
+        (live.config.head_time_max, live.config.write_time_max)
+    };
+    let io = TimedWrites::new(io, write_time_max);
+    let share = ConnectionShare::default();
     let under_way = UnderWay::default();
     let counted = under_way.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let (worker, peer, one) = (Arc::clone(&worker), Arc::clone(&peer), counted.clone());
+        request.extensions_mut().insert(share.clone());
         async move {
             let response = worker.handle(&peer, request).await;
-            Ok::<_, Infallible>(response.map(|body| Counted { body, _one: one }))
+            let stream = StreamProgress::here();
+            let counted = |body| Counted { body, rest: Bytes::new(), stream, _one: one };
+            Ok::<_, Infallible>(response.map(counted))
         }
     });
     if is_h2 {
-        let connection = http2::Builder::new(TokioExecutor::new())
+        let connection = http2::Builder::new(StreamExecutor { time_max: write_time_max })
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
             .keep_alive_interval(PING_EVERY)
@@ -282,9 +301,13 @@ impl UnderWay {
     }
 }
 
-/// An answer whose request is under way until it is dropped.
+/// An answer whose request is under way until it is dropped. Over HTTP/2 it is handed out in small
+/// frames.
 pub(super) struct Counted {
     body: Reply,
+    /// What is left of a piece that is handed out.
+    rest: Bytes,
+    stream: Option<Arc<StreamProgress>>,
     _one: UnderWay,
 }
 
@@ -296,15 +319,38 @@ impl Body for Counted {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let this = &mut *self;
+        let Some(stream) = &this.stream else {
+            return Pin::new(&mut this.body).poll_frame(context);
+        };
+        if this.rest.is_empty() {
+            stream.idles();
+            let frame = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                ended => return Poll::Ready(ended),
+            };
+            let is_large = |data: &Bytes| data.len() > slow_readers::PROGRESS_BYTES_MIN;
+            if !frame.data_ref().is_some_and(is_large) {
+                stream.handed_out();
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            this.rest = frame.into_data().unwrap_or_default();
+        }
+        stream.handed_out();
+        Poll::Ready(Some(Ok(Frame::data(slow_readers::next_frame(&mut this.rest)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (mut hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint.set_lower(hint.lower().saturating_add(rest));
+        hint
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod answer;
 mod body;
 mod connect;
 mod courier;
+pub(crate) mod descriptors;
 mod framing;
 mod front;
 mod headers;
@@ -35,6 +36,7 @@ pub(crate) mod route;
 mod scope;
 pub(crate) mod serve;
 mod silence;
+pub(crate) mod slow_readers;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -49,7 +51,9 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use retrysafe::layer::{self, Failed, Idempotency, IdempotencyLayer, RoutePolicy};
+use retrysafe::layer::{
+    self, Failed, Idempotency, IdempotencyLayer, Limiter, MemoryBudget, RoutePolicy,
+};
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::Mode;
@@ -60,6 +64,7 @@ use tower_layer::Layer as _;
 use tower_service::Service as _;
 
 use body::{Answer, Reply};
+use descriptors::ConnectionSlots;
 use headers::{Peer, RequestIds, X_REQUEST_ID};
 use live::Live;
 use pool::Pool;
@@ -76,6 +81,9 @@ pub(crate) struct Gateway<S> {
     ids: RequestIds,
     pace: Pace,
     log: Option<RequestLog>,
+    limiter: Limiter,
+    pub memory: MemoryBudget,
+    pub slots: ConnectionSlots,
 }
 
 /// What one thread has of its own.
@@ -101,7 +109,14 @@ struct Asked(Result<Caller, Refusal>);
 
 impl<S: Store> Gateway<S> {
     /// A gateway over a store.
-    pub(crate) fn new(live: Live, store: Arc<S>, log: Option<RequestLog>) -> Self {
+    pub(crate) fn new(
+        live: Live,
+        store: Arc<S>,
+        log: Option<RequestLog>,
+        slots: ConnectionSlots,
+    ) -> Self {
+        let limiter = Limiter::new(live.config.limits);
+        let memory = MemoryBudget::new(live.config.held_bytes_max);
         let strict = Arc::new(RoutePolicy::new("none", Policy::default().strict()));
         let layer = IdempotencyLayer::new(Arc::clone(&store))
             .policy_by(move |parts| match parts.extensions.get::<Found>() {
@@ -114,6 +129,8 @@ impl<S: Store> Gateway<S> {
                 // Set on every request with a key that is covered.
                 None => Err(Refusal::ScopeUnsafe(UnsafeScope::Nobody)),
             })
+            .limiter(limiter.clone())
+            .memory(memory.clone())
             .trust_outcome_header(true)
             .by_upstream(true);
         Self {
@@ -123,7 +140,17 @@ impl<S: Store> Gateway<S> {
             ids: RequestIds::new(getrandom::u64().unwrap_or_default()),
             pace: Pace::default(),
             log,
+            limiter,
+            memory,
+            slots,
         }
+    }
+
+    /// Takes what holds from now on.
+    pub(crate) fn set_live(&self, live: Arc<Live>) {
+        self.limiter.set(live.config.limits);
+        self.memory.set_bytes_max(live.config.held_bytes_max);
+        self.live.store(live);
     }
 
     /// A handle by which a stop waits until every execution is settled.
@@ -135,7 +162,7 @@ impl<S: Store> Gateway<S> {
 impl<S: Store> Worker<S> {
     /// What one thread needs to serve.
     pub(crate) fn new(gateway: Arc<Gateway<S>>) -> Self {
-        let pool = Pool::default();
+        let pool = Pool::new(Arc::clone(&gateway.slots.upstream));
         let proxy = Proxy::new(pool.clone());
         let guarded = gateway.layer.layer(proxy.clone());
         Self { gateway, proxy, guarded, pool }

@@ -14,10 +14,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use retrysafe_core::problem::Refusal;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::body::Outgoing;
 use super::connect::Connector;
+use super::descriptors::Slotted;
 use super::upload::{Patience, TooSlow, Upload, Watched};
 
 /// How long a connection may be idle. Shorter than the shortest keep-alive of common servers (Node:
@@ -40,8 +42,12 @@ const READY_MAX: Duration = Duration::from_millis(10);
 const ANSWER_FIELDS_MAX: usize = 512;
 
 /// The connections of one thread.
-#[derive(Clone, Default)]
-pub(crate) struct Pool(Arc<Mutex<VecDeque<Idle>>>);
+#[derive(Clone)]
+pub(crate) struct Pool {
+    idle: Arc<Mutex<VecDeque<Idle>>>,
+    /// How many more connections all threads may have.
+    slots: Arc<Semaphore>,
+}
 
 struct Idle {
     sender: Sender,
@@ -76,6 +82,11 @@ pub(crate) enum Failure {
 }
 
 impl Pool {
+    /// A pool without connections, which takes a slot for each.
+    pub(crate) fn new(slots: Arc<Semaphore>) -> Self {
+        Self { idle: Arc::default(), slots }
+    }
+
     /// Sends a request and waits for the head of its answer.
     ///
     /// # Errors
@@ -95,7 +106,7 @@ impl Pool {
             let was_reused = reused.is_some();
             let mut sender = match reused.take() {
                 Some(sender) => sender,
-                None => connect(connector, patience.with_upstream).await?,
+                None => self.connect(connector, patience.with_upstream).await?,
             };
             let mut error = match upload.send(sender.try_send_request(request), patience).await {
                 Ok(Ok(response)) => {
@@ -126,14 +137,14 @@ impl Pool {
     /// Closes the connections that have been idle for too long.
     pub(crate) fn tidy(&self) {
         let old = Instant::now().checked_sub(IDLE_MAX);
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| !idle.sender.is_closed() && old.is_none_or(|old| idle.since > old));
     }
 
     /// The connection that was used last, so that a lull lets the others go.
     async fn idle_sender(&self, generation: u64) -> Option<Sender> {
         loop {
-            let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_back()?;
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_back()?;
             let is_stale = idle.generation != generation || idle.since.elapsed() > IDLE_MAX;
             if is_stale || idle.sender.is_closed() {
                 continue;
@@ -145,17 +156,33 @@ impl Pool {
             }
         }
     }
+
+    async fn connect(&self, connector: &Connector, patience: Duration) -> Result<Sender, Failure> {
+        let limit = CONNECT_MAX.min(patience);
+        let slot = match timeout(limit, Arc::clone(&self.slots).acquire_owned()).await {
+            Ok(Ok(slot)) => slot,
+            Ok(Err(_)) | Err(_) => {
+                return Err(Failure::NotSent("too many connections to the upstream".into()));
+            }
+        };
+        connect(connector, limit, slot).await
+    }
 }
 
-async fn connect(connector: &Connector, patience: Duration) -> Result<Sender, Failure> {
-    let stream = match timeout(CONNECT_MAX.min(patience), connector.connect()).await {
+/// Connects; the connection keeps its slot until it has ended.
+async fn connect(
+    connector: &Connector,
+    limit: Duration,
+    slot: OwnedSemaphorePermit,
+) -> Result<Sender, Failure> {
+    let stream = match timeout(limit, connector.connect()).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(Failure::NotSent(error.to_string())),
         Err(_) => return Err(Failure::NotSent("the connection took too long".into())),
     };
     let (sender, connection) = http1::Builder::new()
         .max_headers(ANSWER_FIELDS_MAX)
-        .handshake(TokioIo::new(stream))
+        .handshake(Slotted::new(TokioIo::new(stream), slot))
         .await
         .map_err(|error| Failure::NotSent(error.to_string()))?;
     tokio::spawn(async move {
@@ -172,7 +199,7 @@ impl Held {
             return;
         }
         let Self { sender, generation, pool } = self;
-        let mut idle = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() >= IDLE_CONNECTIONS_MAX {
             idle.pop_front();
         }

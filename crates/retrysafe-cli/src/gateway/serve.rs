@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Gateway;
+use super::descriptors::ConnectionSlots;
 use super::listen::Workers;
 use super::live::Live;
 use super::open;
@@ -71,6 +72,7 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
 /// Opens the store, unless somebody says stop before it is open.
 async fn open_unless_stopped(config: &Config) -> Result<Option<(AnyStore, Signals)>, Failure> {
     let mut signals = Signals::new()?;
+    survive_file_size_limit()?;
     // In a task of its own: to read a large disk store blocks a thread, and a stop must be heard.
     let opening = tokio::spawn(open::open(config.store.clone(), config.store_wait_max));
     tokio::select! {
@@ -96,17 +98,26 @@ async fn run<S: Store>(
 ) -> Result<(), Failure> {
     let (drain_delay, drain_max) = (config.drain_delay, config.drain_max);
     let listener = bind(config.listen).await?;
+    let admin_listener = match &config.admin {
+        Some(settings) => Some(bind(settings.listen).await?),
+        None => None,
+    };
     let (token, is_made) = token(&config);
-    let admin = Arc::new(Admin::new(Arc::clone(&store), token.clone(), metrics.clone()));
     let (stop, stopped) = watch::channel(false);
     let (end_admin, admin_ended) = watch::channel(false);
-    if let Some(settings) = &config.admin {
-        let listener = bind(settings.listen).await?;
-        serve_admin(listener, Arc::clone(&admin), admin_ended);
-    }
     report::at_start(&config, is_made.then_some(&token));
     let threads = config.threads;
-    let gateway = Arc::new(Gateway::new(Live::new(config)?, store, log));
+    let patience = admin::Patience {
+        head_time_max: config.head_time_max,
+        write_time_max: config.write_time_max,
+    };
+    let slots = ConnectionSlots::permitted(threads)?;
+    let gateway = Arc::new(Gateway::new(Live::new(config)?, Arc::clone(&store), log, slots));
+    let admin = Arc::new(Admin::new(store, token, metrics.clone(), gateway.memory.clone()));
+    if let Some(listener) = admin_listener {
+        let pages = admin::router(Arc::clone(&admin));
+        tokio::spawn(admin::serve(listener, pages, patience, admin_ended));
+    }
     let mut tending = upkeep::start(&gateway)?;
     tokio::spawn(tidy_metrics(metrics));
     let workers = Workers::start(&gateway, threads, &stopped)?;
@@ -161,9 +172,9 @@ fn take<S: Store>(
         if !fixed.is_empty() {
             return Err(format!("{} cannot change without a restart", fixed.join(", ")));
         }
-        gateway.live.store(Arc::new(Live::new(config)?));
+        gateway.set_live(Arc::new(Live::new(config)?));
         // The tasks take their settings at their start; the old ones end after their present step.
-        upkeep::start(gateway).inspect_err(|_| gateway.live.store(old))
+        upkeep::start(gateway).inspect_err(|_| gateway.set_live(old))
     });
     metrics::gauge!(event::RELOADED.name).set(if taken.is_ok() { 1.0 } else { 0.0 });
     match taken {
@@ -187,28 +198,18 @@ fn token(config: &Config) -> (Secret, bool) {
     }
 }
 
-fn serve_admin<S: Store>(
-    listener: TcpListener,
-    admin: Arc<Admin<S>>,
-    mut ended: watch::Receiver<bool>,
-) {
-    let router = admin::router(admin);
-    tokio::spawn(async move {
-        let ended = async move {
-            // A sender that is gone means the same.
-            let _ = ended.wait_for(|ended| *ended).await;
-        };
-        if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(ended).await {
-            tracing::error!(%error, "the admin listener ended");
-        }
-    });
-}
-
 async fn tidy_metrics(metrics: PrometheusHandle) {
     loop {
         tokio::time::sleep(METRICS_UPKEEP).await;
         metrics.run_upkeep();
     }
+}
+
+/// A write past the limit of a file's size (RLIMIT_FSIZE) fails, and whoever writes says so. Unless
+/// somebody takes the signal it would end the process.
+fn survive_file_size_limit() -> std::io::Result<()> {
+    // What takes the signal stays when this is dropped.
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
 
 enum Told {

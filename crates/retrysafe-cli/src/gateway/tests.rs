@@ -27,6 +27,7 @@ use retrysafe_core::{Engine, Key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::descriptors::ConnectionSlots;
 use super::headers::Peer;
 use super::listen::{self, Workers};
 use super::live::Live;
@@ -61,7 +62,8 @@ impl House {
         let source::Source { file, complaints, .. } = source::read(&toml);
         assert_eq!(complaints, [], "the configuration of the test");
         let live = Live::new(config::resolve(&file).unwrap()).unwrap();
-        let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), None));
+        let slots = ConnectionSlots::new(1_000);
+        let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), None, slots));
         let tending = upkeep::start(&gateway).unwrap();
         let (stop, stopped) = watch::channel(false);
         let workers = Workers::start(&gateway, 1, &stopped).unwrap();
@@ -71,7 +73,8 @@ impl House {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let admin = listener.local_addr().unwrap();
         let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-        let pages = Admin::new(store, Secret("t".into()), metrics.handle());
+        let memory = gateway.memory.clone();
+        let pages = Admin::new(store, Secret("t".into()), metrics.handle(), memory);
         let pages = admin::router(Arc::new(pages));
         tokio::spawn(async move { axum::serve(listener, pages).await });
         Self { address, admin, executions, _tending: tending, _stop: stop }
@@ -216,6 +219,9 @@ impl Store for Flaky {
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         self.ask()?.reap(limit).await
     }
+    async fn probe(&self) -> Result<Stamped<()>, StoreError> {
+        self.ask()?.probe().await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,7 +262,8 @@ async fn without_a_store_nothing_runs_and_only_readiness_fails() {
 async fn a_caller_over_http2_that_vanished_is_let_go() {
     let file = source::read("upstream = \"http://127.0.0.1:1\"\n").file;
     let live = Live::new(config::resolve(&file).unwrap()).unwrap();
-    let gateway = Gateway::new(live, Arc::new(MemoryStore::default()), None);
+    let store = Arc::new(MemoryStore::default());
+    let gateway = Gateway::new(live, store, None, ConnectionSlots::new(1_000));
     let worker = Arc::new(Worker::new(Arc::new(gateway)));
     let (mut caller, ours) = tokio::io::duplex(1 << 10);
     let (_stop, stopped) = watch::channel(false);

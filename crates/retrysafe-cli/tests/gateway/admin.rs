@@ -1,8 +1,11 @@
 //! What can operators see and do over HTTP? Every action, once.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use serde_json::json;
 
-use super::kit::{Gateway, Step, TOKEN, Upstream, key, program, reply, request, send};
+use super::kit::{Gateway, PATIENCE, Step, TOKEN, Upstream, key, program, reply, request, send};
 
 #[test]
 fn every_action_does_what_it_says_and_is_audited() {
@@ -203,4 +206,59 @@ fn the_interface_needs_its_token_and_describes_itself() {
     for path in ["/api/v1/keys", "/api/v1/keys/{id}/resolve", "/api/v1/stats"] {
         assert!(served["paths"][path].is_object(), "{path}");
     }
+}
+
+#[test]
+fn what_is_no_cursor_of_ours_is_a_mistake_of_the_caller() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    for _ in 0..3 {
+        gateway.post("/page", &key(), "{}");
+    }
+    for cursor in ["AAAA", "", "%21", &"A".repeat(43), "AAAAAAAAAAAAAAAA"] {
+        let told = gateway.ask("GET", &format!("/api/v1/keys?cursor={cursor}"), "");
+        assert_eq!((told.status(), told.code().as_str()), (400, "invalid"), "{cursor:?}");
+        assert!(told.text().contains("`cursor`"), "{}", told.text());
+    }
+    let mut cursor = String::new();
+    let mut seen = 0;
+    loop {
+        let page = gateway.ask("GET", &format!("/api/v1/keys?limit=1{cursor}"), "").json();
+        seen += page["keys"].as_array().unwrap().len();
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, 3);
+}
+
+#[test]
+fn the_admin_listener_waits_for_nobody() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "head_time_max = \"500ms\"\n---\n");
+    // A head that does not end, and one that does not begin.
+    for head in [&b"GET /livez HTTP/1.1\r\nHost: x\r\n"[..], b""] {
+        let mut stream = TcpStream::connect(gateway.admin).unwrap();
+        stream.write_all(head).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("it is closed in time");
+    }
+    // A body that is too large is refused before it is read.
+    let large = vec![b'x'; 3 << 20];
+    let told = send(gateway.admin, &request("POST", "/api/v1/keys/find", &[], &large));
+    assert_eq!((told.status(), told.code().as_str()), (413, "request_too_large"));
+}
+
+#[test]
+fn many_idle_connections_keep_no_health_check_out() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    let idle: Vec<TcpStream> =
+        (0..200).map(|_| TcpStream::connect(gateway.admin).unwrap()).collect();
+    for _ in 0..50 {
+        assert!(gateway.is_ready());
+    }
+    drop(idle);
 }

@@ -12,6 +12,7 @@
 )]
 
 mod admin;
+mod bounds;
 mod callers;
 #[allow(dead_code, reason = "the stores' own tests use the rest of it")]
 #[path = "../../../retrysafe/tests/common/cluster.rs"]
@@ -24,11 +25,13 @@ mod jwt;
 #[allow(dead_code, reason = "the bad inputs need more of it")]
 mod kit;
 mod life;
+mod limits;
 mod log;
 mod metrics;
 mod postgres;
 mod promise;
 mod proxying;
+mod readiness;
 mod reconcile;
 mod secrets;
 mod together;

@@ -11,8 +11,9 @@ use serde_json::json;
 
 use super::kit::{Gate, Gateway, PATIENCE, Step, Upstream, key, raw, reply, request, send, token};
 
-/// What is provoked elsewhere: it takes a log that nobody reads.
-const OF_TIGHT_BOUNDS: [Metric; 1] = [event::LOG_LINES_DROPPED];
+/// What is provoked in `bounds` and `log`: it takes hundreds of connections, or a log that nobody reads.
+const OF_TIGHT_BOUNDS: [Metric; 3] =
+    [event::CONNECTIONS_REFUSED, event::HELD_BYTES, event::LOG_LINES_DROPPED];
 /// What only a failing store reports.
 const OF_FAILING_STORES: [Metric; 3] =
     [event::STORE_ERRORS, event::BREAKER_OPEN, event::SWEEP_FAILURES];

@@ -138,7 +138,8 @@ fn a_stop_that_fails_says_so_in_time_also_when_nobody_reads() {
         send(gateway.address, &request("GET", &long_path(), &[], b""));
     }
     let address = gateway.address;
-    let asked = request("POST", "/slow", &[("Idempotency-Key", &key())], b"{}");
+    let headers = [("Idempotency-Key", &*key()), ("Authorization", "Bearer a")];
+    let asked = request("POST", "/slow", &headers, b"{}");
     let running = std::thread::spawn(move || raw(address, &asked, false));
     upstream.wait("/slow", 1);
     gateway.signal("TERM");

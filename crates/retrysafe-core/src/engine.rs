@@ -34,6 +34,10 @@ const RACES_MAX: usize = 16;
 /// How many records one sweep reads per page.
 const SWEEP_PAGE: usize = 256;
 
+/// After how many failures in a row a sweep takes the store for out of reach and ends. One record
+/// may be held by somebody for long, and does not stop the sweep of the others.
+const OUT_OF_REACH_MAX: usize = 5;
+
 /// The verbs, over one store.
 #[derive(Clone, Debug)]
 pub struct Engine<S> {
@@ -360,13 +364,15 @@ impl<S: Store> Engine<S> {
     }
 
     /// Makes ended leases unknown, at most `limit` of them. Safe to run in several processes at
-    /// once, and a record that cannot be read or written does not stop it.
+    /// once, and a record that cannot be read or written does not stop it; a store that is out of
+    /// reach does.
     ///
     /// # Errors
     ///
     /// The store's, if it cannot even be read.
     pub async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
+        let mut out_of_reach = 0;
         let mut query = Query {
             filter: Filter { lease_over: true, ..Filter::default() },
             after: None,
@@ -379,8 +385,17 @@ impl<S: Store> Engine<S> {
             swept.failed += damaged.len();
             for record in records {
                 match self.expire_lease(record, now).await {
-                    Ok(doubted) => swept.doubted += usize::from(doubted),
-                    Err(_) => swept.failed += 1,
+                    Ok(doubted) => {
+                        swept.doubted += usize::from(doubted);
+                        out_of_reach = 0;
+                    }
+                    Err(error) => {
+                        swept.failed += 1;
+                        out_of_reach += usize::from(error.kind() == StoreErrorKind::Unavailable);
+                    }
+                }
+                if out_of_reach == OUT_OF_REACH_MAX {
+                    return Ok(swept);
                 }
             }
             match next {

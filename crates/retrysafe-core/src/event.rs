@@ -127,6 +127,8 @@ metrics! {
     REAPED = Counter "retrysafe_reaped_total" [];
     /// Records a sweep could not read or write.
     SWEEP_FAILURES = Counter "retrysafe_sweep_failures_total" [];
+    /// Rounds of upkeep that panicked, by task. The next round came at its time.
+    UPKEEP_PANICS = Counter "retrysafe_upkeep_panics_total" ["task"];
     /// Unknown records handed to the reconciler.
     RECONCILE_SCHEDULED = Counter "retrysafe_reconcile_scheduled_total" [];
     /// Unknown records decided, by standing and judge.

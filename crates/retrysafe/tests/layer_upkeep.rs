@@ -7,6 +7,9 @@
     reason = "a test may fail"
 )]
 
+#[path = "layer_upkeep/troubles.rs"]
+mod troubles;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -77,7 +80,7 @@ fn store() -> (Arc<Poisoned>, Hand) {
     (Arc::new(Poisoned { inner, poison: Mutex::default() }), hand)
 }
 
-async fn begin(engine: &Engine<Arc<Poisoned>>, key: &str) -> Lease {
+async fn begin<S: Store>(engine: &Engine<S>, key: &str) -> Lease {
     let print = Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [7; 32]);
     let ask = Ask {
         scope: &Scope::anonymous(),

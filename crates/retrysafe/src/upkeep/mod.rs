@@ -4,7 +4,7 @@
 //! unknown, the [reaper](Upkeep::reap_every) deletes expired records, and a
 //! [reconciler](Upkeep::reconcile) of yours finds out what became of unknown ones. Each works in
 //! bounded steps, may run in several processes at once, and is not stopped by a record that cannot
-//! be read.
+//! be read, by a store that hangs, or by a panic. Each of these is reported.
 //!
 //! ```
 //! # async fn example() {
@@ -19,8 +19,10 @@
 //! # }
 //! ```
 
+mod limited;
 mod reconciler;
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -29,11 +31,12 @@ use std::time::Duration;
 
 use retrysafe_core::engine::Engine;
 use retrysafe_core::event;
-use retrysafe_core::store::{Store, StoreError};
+use retrysafe_core::store::Store;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
+use limited::TimeLimited;
 pub use reconciler::{Lookup, Reconciled, Reconciler, Reconciliation, Schedule, dead_letters};
 
 /// How often ended leases are looked for, unless set otherwise. A caller learns of one anyway, as
@@ -52,18 +55,25 @@ const REAP_STEP: usize = 500;
 /// How many steps one reaping takes at the most; the next one takes the rest.
 const REAP_STEPS_MAX: usize = 1_000;
 
+/// How long one call of the store may take, unless set otherwise. Longer than a request waits: nobody
+/// waits for upkeep, and a page of a large store takes its time.
+const STORE_TIMEOUT: Duration = Duration::from_secs(30);
+
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Round<S> = Arc<dyn Fn(Arc<Engine<S>>) -> Work + Send + Sync>;
+type Round = Arc<dyn Fn() -> Work + Send + Sync>;
+type NewRound<S> = Box<dyn FnOnce(Arc<Engine<TimeLimited<S>>>) -> Round + Send + Sync>;
 
 /// The tasks that keep a store tidy, before they are started.
 pub struct Upkeep<S> {
-    engine: Arc<Engine<S>>,
+    store: S,
+    store_timeout: Duration,
     sweep_every: Duration,
     reap_every: Duration,
-    reconcile: Vec<(Duration, Round<S>)>,
+    reconcile: Vec<(Duration, NewRound<S>)>,
 }
 
-/// The tasks that keep a store tidy. Dropped, they end after their present step.
+/// The tasks that keep a store tidy. Dropped, they end as if they were told to
+/// [stop](Self::stop).
 #[derive(Debug)]
 pub struct Tending {
     stop: watch::Sender<bool>,
@@ -74,11 +84,19 @@ impl<S: Store> Upkeep<S> {
     /// The tasks over this store.
     pub fn new(store: S) -> Self {
         Self {
-            engine: Arc::new(Engine::new(store)),
+            store,
+            store_timeout: STORE_TIMEOUT,
             sweep_every: SWEEP_EVERY,
             reap_every: REAP_EVERY,
             reconcile: Vec::new(),
         }
+    }
+
+    /// How long one call of the store may take before it is given up and reported.
+    #[must_use]
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.store_timeout = timeout;
+        self
     }
 
     /// How often ended leases are made unknown.
@@ -99,46 +117,51 @@ impl<S: Store> Upkeep<S> {
     #[must_use]
     pub fn reconcile<R: Reconciler>(mut self, reconciler: R, schedule: Schedule) -> Self {
         let pause = schedule.look_every;
-        let rounds = Reconciliation::new(Arc::clone(&self.engine), reconciler, schedule);
-        let rounds = Arc::new(rounds);
-        let round: Round<S> = Arc::new(move |_| {
-            let rounds = Arc::clone(&rounds);
-            Box::pin(async move {
-                if let Err(error) = rounds.round().await {
-                    tracing::warn!(target: "retrysafe", %error, "reconcile_failed");
-                }
+        let new_round: NewRound<S> = Box::new(move |engine| {
+            let rounds = Arc::new(Reconciliation::new(engine, reconciler, schedule));
+            Arc::new(move || {
+                let rounds = Arc::clone(&rounds);
+                Box::pin(async move {
+                    if let Err(error) = rounds.round().await {
+                        tracing::warn!(target: "retrysafe", %error, "reconcile_failed");
+                    }
+                })
             })
         });
-        self.reconcile.push((pause, round));
+        self.reconcile.push((pause, new_round));
         self
     }
 
     /// Starts the tasks, in the present tokio runtime.
     pub fn start(self) -> Tending {
+        let limited = TimeLimited { store: self.store, limit: self.store_timeout };
+        let engine = Arc::new(Engine::new(limited));
         let (stop, stopped) = watch::channel(false);
-        let sweep: Round<S> = Arc::new(|engine| Box::pin(async move { sweep(&engine).await }));
-        let reap: Round<S> = Arc::new(|engine| Box::pin(async move { reap(&engine).await }));
-        let mut rounds = self.reconcile;
-        rounds.push((self.sweep_every, sweep));
-        rounds.push((self.reap_every, reap));
-        let tasks = rounds
-            .into_iter()
-            .map(|(pause, round)| {
-                tokio::spawn(repeat(Arc::clone(&self.engine), pause, round, stopped.clone()))
-            })
-            .collect();
+        let (sweeper, reaper) = (Arc::clone(&engine), Arc::clone(&engine));
+        let sweep: Round = Arc::new(move || Box::pin(sweep(Arc::clone(&sweeper))));
+        let reap: Round = Arc::new(move || Box::pin(reap(Arc::clone(&reaper))));
+        let mut tasks = vec![
+            tokio::spawn(repeat("sweep", self.sweep_every, sweep, stopped.clone())),
+            tokio::spawn(repeat("reap", self.reap_every, reap, stopped.clone())),
+        ];
+        for (pause, new_round) in self.reconcile {
+            let round = new_round(Arc::clone(&engine));
+            tasks.push(tokio::spawn(repeat("reconcile", pause, round, stopped.clone())));
+        }
         Tending { stop, tasks }
     }
 }
 
 impl Tending {
-    /// Ends the tasks after their present step.
+    /// Ends the tasks at once: a round under way is cut off where it waits, and a lookup with it.
+    /// A write that was under way may have been applied, as after a crash. The next process finds
+    /// the rest.
     pub async fn stop(self) {
         let Self { stop, tasks } = self;
         // Without receivers all have ended already.
         let _ = stop.send(true);
         for task in tasks {
-            // A task that panicked has ended too.
+            // A task whose runtime is shutting down has ended too.
             let _ = task.await;
         }
     }
@@ -147,6 +170,7 @@ impl Tending {
 impl<S> fmt::Debug for Upkeep<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upkeep")
+            .field("store_timeout", &self.store_timeout)
             .field("sweep_every", &self.sweep_every)
             .field("reap_every", &self.reap_every)
             .field("reconcilers", &self.reconcile.len())
@@ -154,57 +178,67 @@ impl<S> fmt::Debug for Upkeep<S> {
     }
 }
 
-async fn repeat<S: Store>(
-    engine: Arc<Engine<S>>,
+/// Plays a round again and again until told to stop.
+///
+/// Each round is a task of its own: a panic ends that round, is reported, and the next one comes
+/// at its time.
+async fn repeat(
+    name: &'static str,
     pause: Duration,
-    round: Round<S>,
+    round: Round,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut ticks = tokio::time::interval(pause.max(Duration::from_millis(1)));
     // After a long round the next one waits its turn: nothing is gained by hurrying after it.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Dropped, it ends the round that is under way.
+    let mut under_way = JoinSet::new();
     loop {
         tokio::select! {
             // Either told to stop, or nobody is left who could tell.
-            _ = stopped.changed() => return,
+            _ = stopped.changed() => break,
             _ = ticks.tick() => {}
         }
-        round(Arc::clone(&engine)).await;
-    }
-}
-
-async fn sweep<S: Store>(engine: &Engine<S>) {
-    match engine.sweep(SWEEP_MAX).await {
-        Ok(swept) => {
-            metrics::counter!(event::SWEPT.name).increment(swept.doubted as u64);
-            metrics::counter!(event::SWEEP_FAILURES.name).increment(swept.failed as u64);
-            if swept.doubted + swept.failed > 0 {
-                let (doubted, failed) = (swept.doubted, swept.failed);
-                tracing::warn!(target: "retrysafe", doubted, failed, "swept");
-            }
-        }
-        Err(error) => failed("sweep", &error),
-    }
-}
-
-async fn reap<S: Store>(engine: &Engine<S>) {
-    for _ in 0..REAP_STEPS_MAX {
-        match engine.reap(REAP_STEP).await {
-            Ok(reaped) => {
-                metrics::counter!(event::REAPED.name).increment(reaped as u64);
-                if reaped < REAP_STEP {
-                    return;
+        under_way.spawn(round());
+        tokio::select! {
+            _ = stopped.changed() => break,
+            ended = under_way.join_next() => {
+                if let Some(Err(error)) = ended
+                    && let Ok(payload) = error.try_into_panic()
+                {
+                    panicked(name, &*payload);
                 }
             }
-            Err(error) => return failed("reap", &error),
+        }
+    }
+    under_way.shutdown().await;
+}
+
+fn panicked(task: &'static str, payload: &(dyn Any + Send)) {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    metrics::counter!(event::UPKEEP_PANICS.name, "task" => task).increment(1);
+    tracing::error!(target: "retrysafe", task, panic = text, "upkeep_panicked");
+}
+
+async fn sweep<S: Store>(engine: Arc<Engine<S>>) {
+    // What the store refuses it has reported itself.
+    let Ok(swept) = engine.sweep(SWEEP_MAX).await else { return };
+    metrics::counter!(event::SWEPT.name).increment(swept.doubted as u64);
+    metrics::counter!(event::SWEEP_FAILURES.name).increment(swept.failed as u64);
+    if swept.doubted + swept.failed > 0 {
+        let (doubted, failed) = (swept.doubted, swept.failed);
+        tracing::warn!(target: "retrysafe", doubted, failed, "swept");
+    }
+}
+
+async fn reap<S: Store>(engine: Arc<Engine<S>>) {
+    for _ in 0..REAP_STEPS_MAX {
+        let Ok(reaped) = engine.reap(REAP_STEP).await else { return };
+        metrics::counter!(event::REAPED.name).increment(reaped as u64);
+        if reaped < REAP_STEP {
+            return;
         }
         tokio::task::yield_now().await;
     }
-}
-
-fn failed(operation: &'static str, error: &StoreError) {
-    let kind = error.kind().name();
-    metrics::counter!(event::STORE_ERRORS.name, "operation" => operation, "kind" => kind)
-        .increment(1);
-    tracing::warn!(target: "retrysafe", operation, kind, %error, "store_error");
 }

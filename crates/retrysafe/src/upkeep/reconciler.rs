@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub trait Reconciler: Send + Sync + 'static {
     fn lookup(&self, unknown: &Record) -> impl Future<Output = Lookup> + Send;
 
     /// Whether [`Lookup::NotFound`] proves, after the settle time, that this request was not
-    /// executed. It does not, unless you say so.
+    /// executed. It does not, unless you say so; a panic does not say so either.
     fn absence(&self, unknown: &Record) -> Absence {
         let _ = unknown;
         Absence::default()
@@ -215,7 +216,7 @@ impl<S: Store, R: Reconciler> Reconciliation<S, R> {
         let turn = self.schedule.turn(record, now);
         let is_unripe = || {
             self.schedule.is_last_lookup(record)
-                && self.reconciler.absence(record) == Absence::Proof
+                && absence(&*self.reconciler, record) == Absence::Proof
                 && first_sight.elapsed() < self.schedule.settle_time
         };
         match turn {
@@ -303,7 +304,7 @@ impl<S: Store, R: Reconciler> Question<S, R> {
         let (id, fence) = (self.record.id, self.record.fence);
         // What is absent from the answer was absent when it was asked for, not later.
         let waited = self.first_sight.elapsed();
-        let absence = self.reconciler.absence(&self.record);
+        let absence = absence(&*self.reconciler, &self.record);
         let evidence = match self.look_up().await {
             Lookup::Executed(answer) => Some((Evidence::Executed(answer), "found as executed")),
             Lookup::NotExecuted(proof) => {
@@ -341,15 +342,23 @@ impl<S: Store, R: Reconciler> Question<S, R> {
 
     async fn look_up(&self) -> Lookup {
         let (reconciler, record) = (Arc::clone(&self.reconciler), self.record.clone());
-        // In a task of its own, so that a panic ends the lookup and nothing else.
-        let lookup = tokio::spawn(async move { reconciler.lookup(&record).await });
-        let stop = lookup.abort_handle();
-        match tokio::time::timeout(self.lookup_max, lookup).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(_)) | Err(_) => {
-                stop.abort();
-                Lookup::Inconclusive
-            }
+        // In a task of its own, so that a panic ends the lookup and nothing else; in a set, so that
+        // the lookup ends with whoever asks.
+        let mut lookup = JoinSet::new();
+        lookup.spawn(async move { reconciler.lookup(&record).await });
+        match tokio::time::timeout(self.lookup_max, lookup.join_next()).await {
+            Ok(Some(Ok(found))) => found,
+            Ok(Some(Err(_)) | None) | Err(_) => Lookup::Inconclusive,
         }
     }
+}
+
+/// What a reconciler says about an absence. It is asked in the middle of a round, and a bug about
+/// one record must not end the round for all of them.
+fn absence<R: Reconciler>(reconciler: &R, record: &Record) -> Absence {
+    catch_unwind(AssertUnwindSafe(|| reconciler.absence(record))).unwrap_or_else(|_| {
+        metrics::counter!(event::UPKEEP_PANICS.name, "task" => "absence").increment(1);
+        tracing::error!(target: "retrysafe", key = %record.key, "reconcile_absence_panicked");
+        Absence::Inconclusive
+    })
 }

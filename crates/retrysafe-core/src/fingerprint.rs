@@ -5,9 +5,10 @@
 //! that counts have different fingerprints; and a retry that only spells its JSON differently (another order of members,
 //! other spacing, other escapes) has the same one.
 //!
-//! What counts: method, authority, path and query, media type, content coding, the headers that the [`Rules`] name, and
-//! the body. A JSON body is put into its [canonical form](crate::canonical) first, unless that would lose meaning; every
-//! other body counts byte by byte.
+//! What counts: method, host name, path and query, media type, content coding, the headers that the [`Rules`] name, and
+//! the body. A JSON body is put into its [canonical form](crate::canonical) first, unless that would lose meaning. A form with
+//! files counts [without its boundary](multipart), because every client draws a new one for a retry. Every other body counts
+//! byte by byte.
 //!
 //! ```
 //! use http::{HeaderMap, HeaderValue, header};
@@ -33,6 +34,9 @@
 //! Fingerprints are stored, so the bytes that go into one are fixed for good: a change needs a new [`SCHEME`]. A record also
 //! keeps the [`RulesId`], so that a changed rule set is told apart from a changed request.
 
+mod host;
+pub mod multipart;
+
 use std::borrow::Cow;
 use std::fmt;
 
@@ -41,8 +45,11 @@ use sha2::{Digest, Sha256};
 
 pub use crate::canonical::{Bounds, Pointer, PointerError, Selection};
 
+use host::Hosts;
+use multipart::{Form, FormType};
+
 /// The way fingerprints are made now. It rises whenever the same request would get another digest.
-pub const SCHEME: u8 = 1;
+pub const SCHEME: u8 = 2;
 
 /// Ahead of the digested parts, so that no fingerprint equals a digest made for another purpose.
 const REQUEST_DOMAIN: &[u8] = b"retrysafe fingerprint";
@@ -128,7 +135,8 @@ impl fmt::Display for Hex<'_> {
 pub struct Request<'a> {
     /// The method it asks for.
     pub method: &'a str,
-    /// Host and port; case does not count.
+    /// Host and port, of which the host's name counts. Where a request names its host twice, that of its target counts and
+    /// not the `Host` header.
     pub authority: &'a str,
     /// Path and query as received; nothing is decoded or normalised.
     pub path_and_query: &'a str,
@@ -147,6 +155,7 @@ pub struct Rules {
     selection: Selection,
     bounds: Bounds,
     raw_bodies: bool,
+    hosts: Hosts,
     /// Made from the fields above whenever one of them changes.
     id: RulesId,
 }
@@ -158,6 +167,7 @@ impl Default for Rules {
             selection: Selection::default(),
             bounds: Bounds::default(),
             raw_bodies: false,
+            hosts: Hosts::default(),
             id: RulesId([0; 8]),
         };
         rules.identified()
@@ -189,7 +199,22 @@ impl Rules {
         self.identified()
     }
 
-    /// Makes every body count byte by byte, JSON too. Pointers then have no effect.
+    /// Makes the host's name not count, for an API that is asked under names nobody can list.
+    #[must_use]
+    pub fn without_host(mut self) -> Self {
+        self.hosts = Hosts::Ignored;
+        self.identified()
+    }
+
+    /// Makes these host names one, because they are names of one API. The names of the machine itself (`localhost`,
+    /// `127.0.0.1`, `[::1]`) are one anyway.
+    #[must_use]
+    pub fn host_aliases<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.hosts.join(names);
+        self.identified()
+    }
+
+    /// Makes every body count byte by byte, JSON and forms too. Pointers then have no effect.
     #[must_use]
     pub fn raw_bodies(mut self) -> Self {
         self.raw_bodies = true;
@@ -203,6 +228,12 @@ impl Rules {
         self.identified()
     }
 
+    /// The headers that count, beside media type and content coding.
+    #[must_use]
+    pub fn headers(&self) -> &[HeaderName] {
+        &self.headers
+    }
+
     /// The id of these rules.
     #[must_use]
     pub const fn id(&self) -> RulesId {
@@ -214,17 +245,11 @@ impl Rules {
     pub fn print(&self, request: &Request<'_>) -> Fingerprint {
         let media_type = MediaType::of(request.headers);
         let coding = content_coding(request.headers);
-        let may_be_json = media_type.is_json && coding.is_empty() && !self.raw_bodies;
-        let canonical = if may_be_json {
-            crate::canonical::canonical(request.body, &self.selection, self.bounds)
-        } else {
-            None
-        };
 
         let mut parts = Parts::new(REQUEST_DOMAIN);
         parts.push(self.id.as_bytes());
         parts.push(request.method.as_bytes());
-        parts.push_lower_case(request.authority.as_bytes());
+        parts.push(self.hosts.counted(request.authority).as_bytes());
         parts.push(request.path_and_query.as_bytes());
         parts.push(&media_type.essence);
         parts.push(&coding);
@@ -237,9 +262,19 @@ impl Rules {
                 parts.push(value.as_bytes());
             }
         }
-        let digest = match &canonical {
-            Some(form) => parts.digest_with(b"canonical", form),
-            None => parts.digest_with(b"raw", request.body),
+        let is_readable = coding.is_empty() && !self.raw_bodies;
+        let digest = match media_type.kind {
+            Kind::Json if is_readable => {
+                match crate::canonical::canonical(request.body, &self.selection, self.bounds) {
+                    Some(form) => parts.digest_with(b"canonical", &form),
+                    None => parts.digest_with(b"raw", request.body),
+                }
+            }
+            Kind::Multipart => match is_readable.then(|| form(request)).flatten() {
+                Some((form_type, form)) => parts.digest_form(&form_type, &form),
+                None => parts.digest_multipart(request),
+            },
+            Kind::Json | Kind::Other => parts.digest_with(b"raw", request.body),
         };
         Fingerprint { scheme: SCHEME, rules: self.id, digest }
     }
@@ -260,6 +295,17 @@ impl Rules {
         }
         parts.push(&self.bounds.members_max.to_be_bytes());
         parts.push(&self.bounds.bytes_max.to_be_bytes());
+        match &self.hosts {
+            Hosts::Ignored => parts.push(b"without host"),
+            Hosts::Counted(groups) => {
+                parts.push(b"host");
+                parts.count(groups.len());
+                for group in groups {
+                    parts.count(group.len());
+                    group.iter().for_each(|name| parts.push(name.as_bytes()));
+                }
+            }
+        }
         let digest = parts.digest_with(if self.raw_bodies { b"raw" } else { b"canonical" }, &[]);
         self.id = RulesId(digest.first_chunk().copied().unwrap_or_default());
         self
@@ -289,44 +335,101 @@ impl Parts {
         self.0.extend_from_slice(part);
     }
 
-    fn push_lower_case(&mut self, part: &[u8]) {
-        self.count(part.len());
-        self.0.extend(part.iter().map(u8::to_ascii_lowercase));
-    }
-
     /// The tag says what kind of body it is: canonical bytes and raw bytes never count as equal.
     fn digest_with(mut self, tag: &[u8], body: &[u8]) -> [u8; 32] {
         self.push(tag);
         self.count(body.len());
         Sha256::new().chain_update(&self.0).chain_update(body).finalize().into()
     }
+
+    /// A form counts with everything but its boundary. The contents are digested where they are: they may be large.
+    fn digest_form(mut self, form_type: &FormType<'_>, form: &Form<'_>) -> [u8; 32] {
+        self.push(b"form");
+        self.count(form_type.others().len());
+        for (name, value) in form_type.others() {
+            self.push(name);
+            self.push(value);
+        }
+        self.push(if form.ends_with_line { b"\r\n" } else { b"" });
+        self.count(form.parts.len());
+        let mut digest = Sha256::new_with_prefix(&self.0);
+        for part in &form.parts {
+            for bytes in [part.head, part.content] {
+                digest.update((bytes.len() as u64).to_be_bytes());
+                digest.update(bytes);
+            }
+        }
+        digest.finalize().into()
+    }
+
+    /// A body in parts that was not read as a form counts byte by byte, and so does its media type: the boundary that it
+    /// names decides which parts there are.
+    fn digest_multipart(mut self, request: &Request<'_>) -> [u8; 32] {
+        let values = request.headers.get_all(CONTENT_TYPE);
+        self.push(b"raw multipart");
+        self.count(values.iter().count());
+        values.iter().for_each(|value| self.push(value.as_bytes()));
+        self.digest_with(b"raw", request.body)
+    }
+}
+
+/// The request's body as a form, if its one media type names a boundary and the body is a form with it.
+fn form<'a>(request: &Request<'a>) -> Option<(FormType<'a>, Form<'a>)> {
+    let mut values = request.headers.get_all(CONTENT_TYPE).iter();
+    let form_type = FormType::read(values.next()?.as_bytes())?;
+    let form = Form::read(form_type.boundary(), request.body)?;
+    values.next().is_none().then_some((form_type, form))
 }
 
 /// The media type without its parameters, in lower case.
 ///
-/// Parameters are left out on purpose. `charset=utf-8` says nothing new about JSON, and a `boundary` is seen in the body.
+/// Parameters are left out on purpose: `charset=utf-8` says nothing new about JSON. A body in parts is read by its `boundary`,
+/// so there they count beside the body.
 struct MediaType<'a> {
     essence: Cow<'a, [u8]>,
-    is_json: bool,
+    kind: Kind,
+}
+
+/// How a body of a media type may be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Json,
+    Multipart,
+    Other,
 }
 
 impl<'a> MediaType<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
         let mut values = headers.get_all(CONTENT_TYPE).iter();
         let Some(value) = values.next() else {
-            return Self { essence: Cow::Borrowed(b""), is_json: false };
+            return Self { essence: Cow::Borrowed(b""), kind: Kind::Other };
         };
         let mut essence = essence(value.as_bytes());
-        let mut is_json = essence.as_ref() == b"application/json"
-            || (essence.contains(&b'/') && essence.ends_with(b"+json"));
+        let mut kind = Kind::of(&essence);
         for value in values {
             // Two media types are a mistake that servers resolve differently: all count and none is believed.
-            is_json = false;
+            let next = self::essence(value.as_bytes());
+            let is_multipart = kind == Kind::Multipart || Kind::of(&next) == Kind::Multipart;
+            kind = if is_multipart { Kind::Multipart } else { Kind::Other };
             let all = essence.to_mut();
             all.push(b',');
-            all.extend_from_slice(&self::essence(value.as_bytes()));
+            all.extend_from_slice(&next);
         }
-        Self { essence, is_json }
+        Self { essence, kind }
+    }
+}
+
+impl Kind {
+    fn of(essence: &[u8]) -> Self {
+        if essence == b"application/json"
+            || (essence.contains(&b'/') && essence.ends_with(b"+json"))
+        {
+            Self::Json
+        } else if essence.starts_with(b"multipart/") {
+            Self::Multipart
+        } else {
+            Self::Other
+        }
     }
 }
 
@@ -399,26 +502,33 @@ mod tests {
     #[test]
     fn digests_of_this_scheme_never_change() {
         let hex = |bytes: &[u8]| Hex(bytes).to_string();
-        let rules = Rules::default();
-        assert_eq!(hex(rules.id().as_bytes()), "f42ae10ef73d7e8c");
-        assert_eq!(
-            hex(print(&rules, JSON, r#"{"b":1,"a":[2.50]}"#).digest()),
-            "cabc5ff0ebc82f4c96cacd4c3cb1b684256ed105861b0d0f130375eb5e3ca6f5"
-        );
-        assert_eq!(
-            hex(print(&rules, JSON, "not json").digest()),
-            "cae9497487f0da09c30834eabefc0cefe03137d9b01bceedd0a64fc49a745bba"
-        );
-        let rules = Rules::default()
+        let plain = Rules::default();
+        let chosen = Rules::default()
             .header(HeaderName::from_static("x-tenant"))
             .include(pointer("/a"))
-            .exclude(pointer("/a/0"));
-        assert_eq!(hex(rules.id().as_bytes()), "31f59a686f2a8a12");
+            .exclude(pointer("/a/0"))
+            .host_aliases(["api.example", "api.test"]);
         let fields = [JSON, &[("x-tenant", "t")]].concat();
-        assert_eq!(
-            hex(print(&rules, &fields, r#"{"b":1,"a":[2.50]}"#).digest()),
-            "8ff726e8e12af39e5eb9d82635d183602729ddb096f9448598317586608969e9"
-        );
+        let form = &[("content-type", "multipart/form-data; boundary=b")];
+        let found = [
+            hex(plain.id().as_bytes()),
+            hex(print(&plain, JSON, r#"{"b":1,"a":[2.50]}"#).digest()),
+            hex(print(&plain, JSON, "not json").digest()),
+            hex(print(&plain, form, "--b\r\nA: 1\r\n\r\nx\r\n--b--\r\n").digest()),
+            hex(print(&plain, form, "not a form").digest()),
+            hex(chosen.id().as_bytes()),
+            hex(print(&chosen, &fields, r#"{"b":1,"a":[2.50]}"#).digest()),
+        ];
+        let wanted = [
+            "28a1e3798e76b854",
+            "1ac7fe7437dad4a89d8ac10c0563417952813228525dd059392c8f2042e7cfa4",
+            "c0afee9e26c37efaf3ce1c8f8f471a1004bde221df0aa7a9362d56a712b7dcf7",
+            "3562b4c039b6cc9c5b14bf3ae2ef72650b000f546dd2292d10af992457b94c06",
+            "2bf44518c0ea2688da2f878f29b70bbb98e0008c9b2eb795e6b6d44defe54bf8",
+            "8805ba432ff952e0",
+            "1bc866397387e1c75c414bf3e4bb92b8723b15a08c5366fc86029663b8845e56",
+        ];
+        assert_eq!(found, wanted);
     }
 
     #[test]
@@ -436,7 +546,8 @@ mod tests {
         for other in [
             Request { method: "PATCH", ..base },
             Request { method: "post", ..base },
-            Request { authority: "api.example:8080", ..base },
+            Request { authority: "api2.example", ..base },
+            Request { authority: "", ..base },
             Request { path_and_query: "/a?b=d", ..base },
             Request { path_and_query: "/a?b=%63", ..base },
             Request { path_and_query: "/a", ..base },
@@ -446,7 +557,7 @@ mod tests {
         ] {
             assert_ne!(rules.print(&other), first, "{other:?}");
         }
-        assert_eq!(rules.print(&Request { authority: "API.Example", ..base }), first);
+        assert_eq!(rules.print(&Request { authority: "API.Example:8080", ..base }), first);
         assert_eq!(rules.print(&Request { body: b" { } ", ..base }), first);
     }
 
@@ -542,6 +653,10 @@ mod tests {
             Rules::default().exclude(pointer("/a")).exclude(pointer("/b")),
             Rules::default().bounds(Bounds { members_max: 1, ..Bounds::default() }),
             Rules::default().bounds(Bounds { bytes_max: 1, ..Bounds::default() }),
+            Rules::default().without_host(),
+            Rules::default().host_aliases(["a.test", "b.test"]),
+            Rules::default().host_aliases(["a.test", "b.test", "c.test"]),
+            Rules::default().host_aliases(["a.test", "b.test"]).host_aliases(["c.test", "d.test"]),
         ];
         for (at, left) in all.iter().enumerate() {
             for right in &all[..at] {
@@ -549,6 +664,61 @@ mod tests {
                 assert_ne!(print(left, JSON, "1"), print(right, JSON, "1"));
             }
         }
+    }
+
+    #[test]
+    fn host_names_are_one_where_the_rules_say_so() {
+        let of = |rules: &Rules, authority| {
+            let headers = HeaderMap::new();
+            let request = Request {
+                method: "POST",
+                authority,
+                path_and_query: "/",
+                headers: &headers,
+                body: b"",
+            };
+            rules.print(&request)
+        };
+        let plain = Rules::default();
+        assert_eq!(of(&plain, "localhost:3000"), of(&plain, "127.0.0.1:8080"));
+        assert_ne!(of(&plain, "a.test"), of(&plain, "a.eu.test"));
+        let aliases = Rules::default().host_aliases(["a.test", "a.eu.test"]);
+        assert_eq!(of(&aliases, "a.test"), of(&aliases, "A.eu.test:443"));
+        assert_ne!(of(&aliases, "a.test"), of(&aliases, "b.test"));
+        let without = Rules::default().without_host();
+        assert_eq!(of(&without, "a.test"), of(&without, "b.test"));
+    }
+
+    /// The body holds two boundaries, and the media type says which one counts.
+    #[test]
+    fn a_boundary_counts_unless_it_was_taken_out() {
+        let two = "--a\r\n\r\n--b\r\n\r\nx\r\n--b--\r\n--a--\r\n";
+        let of =
+            |rules: &Rules, kind: &str, body: &str| print(rules, &[("content-type", kind)], body);
+        let plain = Rules::default();
+        assert_ne!(
+            of(&plain, "multipart/form-data; boundary=a", two),
+            of(&plain, "multipart/form-data; boundary=b", two)
+        );
+        let one = |boundary: &str| format!("--{boundary}\r\n\r\nx\r\n--{boundary}--\r\n");
+        let form = |boundary: &str| format!("multipart/form-data; boundary={boundary}");
+        assert_eq!(of(&plain, &form("a"), &one("a")), of(&plain, &form("b"), &one("b")));
+        let mixed = |boundary: &str| format!("multipart/mixed; boundary={boundary}");
+        assert_ne!(of(&plain, &mixed("a"), &one("a")), of(&plain, &mixed("b"), &one("b")));
+        assert_ne!(of(&plain, &mixed("a"), "x"), of(&plain, &mixed("b"), "x"));
+        let raw = Rules::default().raw_bodies();
+        assert_ne!(of(&raw, &form("a"), &one("a")), of(&raw, &form("b"), &one("b")));
+        let fields = |kind: &str| {
+            let fields = [("content-type", kind), ("content-encoding", "gzip")];
+            print(&plain, &fields, &one("a"))
+        };
+        assert_ne!(fields(&form("a")), fields(&form("b")), "a coded body is not looked into");
+        let twice = |second: &str| {
+            let fields =
+                [("content-type", "multipart/form-data; boundary=a"), ("content-type", second)];
+            print(&plain, &fields, &one("a"))
+        };
+        assert_ne!(twice(&form("a")), twice(&form("b")), "two media types are none");
     }
 
     #[test]
@@ -570,6 +740,6 @@ mod tests {
         assert_eq!(Fingerprint::from_parts(made.scheme(), rules, *made.digest()), made);
         assert_eq!(made.scheme(), SCHEME);
         let shown = format!("{made:?}");
-        assert!(shown.starts_with("Fingerprint(1:") && shown.len() < 60, "{shown}");
+        assert!(shown.starts_with("Fingerprint(2:") && shown.len() < 60, "{shown}");
     }
 }

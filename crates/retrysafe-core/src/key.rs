@@ -1,6 +1,6 @@
 //! What is a valid key, and how may a log show it?
 //!
-//! A caller names its request with `Idempotency-Key`. The draft wants a structured-field String
+//! A caller names its request with `Idempotency-Key`, or another header that the policy names. The draft wants a structured-field String
 //! (`"k-1"`), everybody sends the bare form (`k-1`); both name the same key here. Parameters after
 //! the String are ignored, because other senders may add some. Two header lines, an empty value or
 //! anything outside printable ASCII is refused: a key that two parsers could read differently is
@@ -11,11 +11,25 @@
 
 use std::fmt;
 
+use http::HeaderName;
 use sha2::{Digest as _, Sha256};
 
 /// The most characters a key may have. The field's implementers agree on 255 more than on any
 /// other number, and Stripe's clients rely on it.
 pub const KEY_CHARS_MAX: usize = 255;
+
+/// The header that names a request, unless another one is set.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// A header's name as people write it: `idempotency-key` as `Idempotency-Key`.
+pub fn show_header_name(name: &HeaderName) -> String {
+    let mut shown = String::with_capacity(name.as_str().len());
+    for character in name.as_str().chars() {
+        let is_first = shown.is_empty() || shown.ends_with('-');
+        shown.push(if is_first { character.to_ascii_uppercase() } else { character });
+    }
+    shown
+}
 
 /// A key as the caller sent it, checked.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -164,8 +178,8 @@ impl fmt::Debug for KeyDigest {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Missing => "the Idempotency-Key header is missing",
-            Self::Repeated => "the Idempotency-Key header was sent more than once",
+            Self::Missing => "the key is missing",
+            Self::Repeated => "the key was sent more than once",
             Self::Empty => "the key is empty",
             Self::TooLong => "the key is longer than 255 characters",
             Self::TooShort => "the key is shorter than this route demands",

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use crate::fingerprint::Rules;
-use crate::key::KeySyntax;
+use crate::key::{IDEMPOTENCY_KEY, KeySyntax};
 use crate::record::{Answer, Doubt, Outcome};
 use crate::response::StoredResponse;
 
@@ -21,6 +21,8 @@ pub struct Policy {
     pub methods: Vec<Method>,
     /// Whether a key is demanded.
     pub key: KeyRule,
+    /// The header that holds the key.
+    pub key_header: HeaderName,
     /// Which spellings of the key are accepted.
     pub key_syntax: KeySyntax,
     /// The fewest characters a key may have.
@@ -244,6 +246,7 @@ impl Default for Policy {
         Self {
             methods: vec![Method::POST, Method::PATCH],
             key: KeyRule::default(),
+            key_header: IDEMPOTENCY_KEY,
             key_syntax: KeySyntax::default(),
             key_chars_min: 1,
             ttl: Duration::from_secs(24 * 60 * 60),

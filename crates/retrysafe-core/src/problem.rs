@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::key::KeyError;
-use crate::policy::{Dialect, InFlight};
+use crate::key::{KeyError, show_header_name};
+use crate::policy::{Dialect, InFlight, Policy};
 
 /// Where the pages live that explain the codes.
 const PAGES: &str = "https://github.com/retrysafe/retrysafe/blob/main/docs/problems/";
@@ -174,17 +174,20 @@ pub struct Problem {
 struct Row(StatusCode, &'static str, &'static str, &'static str);
 
 impl Refusal {
-    /// The refusal in a dialect.
-    pub fn problem(&self, dialect: Dialect, in_flight: InFlight) -> Problem {
+    /// The refusal in a policy's dialect, with the name that the policy gives to the key's header.
+    pub fn problem(&self, policy: &Policy) -> Problem {
         let Row(status, code, title, detail) = self.row();
-        let status = self.status_in(status, dialect, in_flight);
+        let status = self.status_in(status, policy.dialect, policy.in_flight);
+        let header = show_header_name(&policy.key_header);
         let detail = match self {
-            Self::KeyInvalid(error) => error.to_string(),
+            Self::KeyMissing => format!(
+                "This operation requires the header {header}, so that it can be retried safely."
+            ),
+            Self::KeyInvalid(error) => format!("{header}: {error}."),
             Self::Malformed(why) => format!("{why}."),
             Self::ScopeUnsafe(why) => why.to_string(),
             Self::CredentialInvalid(fault) => fault.to_string(),
-            Self::KeyMissing
-            | Self::KeyReused
+            Self::KeyReused
             | Self::InProgress { .. }
             | Self::OutcomeUnknown { .. }
             | Self::AnswerLost { .. }
@@ -209,7 +212,7 @@ impl Refusal {
             | Self::KeyNotFound => detail.to_owned(),
         };
         let retry_after = self.retry_after();
-        let (content_type, body) = match dialect {
+        let (content_type, body) = match policy.dialect {
             Dialect::Ietf | Dialect::Conflict => (
                 "application/problem+json",
                 self.document(status, code, title, &detail, retry_after),
@@ -233,26 +236,26 @@ impl Refusal {
     fn row(&self) -> Row {
         use StatusCode as S;
         match self {
-            Self::KeyMissing => Row(
-                S::BAD_REQUEST,
-                "idempotency_key_missing",
-                "Idempotency-Key is missing",
-                "This operation requires an Idempotency-Key header, so that it can be retried safely.",
-            ),
-            Self::KeyInvalid(_) => {
-                Row(S::BAD_REQUEST, "idempotency_key_invalid", "Idempotency-Key is not valid", "")
+            Self::KeyMissing => {
+                Row(S::BAD_REQUEST, "idempotency_key_missing", "The idempotency key is missing", "")
             }
+            Self::KeyInvalid(_) => Row(
+                S::BAD_REQUEST,
+                "idempotency_key_invalid",
+                "The idempotency key is not valid",
+                "",
+            ),
             Self::KeyReused => Row(
                 S::UNPROCESSABLE_ENTITY,
                 "idempotency_key_reused",
-                "Idempotency-Key was used for another request",
+                "The idempotency key was used for another request",
                 "This key was first used with other parameters. Use a new key for a new request.",
             ),
             Self::InProgress { .. } => Row(
                 S::CONFLICT,
                 "request_in_progress",
                 "The request is still running",
-                "A request with this Idempotency-Key is still running. Retry later with the same key.",
+                "A request with this key is still running. Retry later with the same key.",
             ),
             Self::OutcomeUnknown { .. } => Row(
                 S::CONFLICT,
@@ -690,6 +693,10 @@ mod tests {
         ]
     }
 
+    fn policy(dialect: Dialect, in_flight: InFlight) -> Policy {
+        Policy { dialect, in_flight, ..Policy::default() }
+    }
+
     fn json(problem: &Problem) -> serde_json::Value {
         serde_json::from_slice(&problem.body).unwrap()
     }
@@ -697,7 +704,7 @@ mod tests {
     #[test]
     fn every_row_in_the_drafts_dialect() {
         for (refusal, status, code) in every_refusal() {
-            let problem = refusal.problem(Dialect::Ietf, InFlight::Conflict);
+            let problem = refusal.problem(&Policy::default());
             let doc = json(&problem);
             assert_eq!((problem.status.as_u16(), problem.code), (status, code));
             assert_eq!(doc["status"], status);
@@ -727,21 +734,23 @@ mod tests {
     #[test]
     fn dialects_change_the_reused_key() {
         let statuses = [Dialect::Ietf, Dialect::Stripe, Dialect::Conflict]
-            .map(|dialect| Refusal::KeyReused.problem(dialect, InFlight::Conflict).status.as_u16());
+            .map(|dialect| policy(dialect, InFlight::Conflict))
+            .map(|policy| Refusal::KeyReused.problem(&policy).status.as_u16());
         assert_eq!(statuses, [422, 400, 409]);
     }
 
     #[test]
     fn stripe_answers_in_its_own_shape() {
         for (refusal, ..) in every_refusal() {
-            let problem = refusal.problem(Dialect::Stripe, InFlight::Conflict);
+            let problem = refusal.problem(&policy(Dialect::Stripe, InFlight::Conflict));
             assert_eq!(problem.content_type, "application/json");
             assert!(json(&problem)["error"]["type"].is_string());
         }
-        let reused = json(&Refusal::KeyReused.problem(Dialect::Stripe, InFlight::Conflict));
+        let reused =
+            json(&Refusal::KeyReused.problem(&policy(Dialect::Stripe, InFlight::Conflict)));
         assert_eq!(reused["error"]["type"], "idempotency_error");
         let running = Refusal::InProgress { retry_after: SOON };
-        let running = running.problem(Dialect::Stripe, InFlight::Conflict);
+        let running = running.problem(&policy(Dialect::Stripe, InFlight::Conflict));
         assert_eq!(json(&running)["error"]["code"], "idempotency_key_in_use");
         assert_eq!(running.status.as_u16(), 409);
     }
@@ -749,14 +758,17 @@ mod tests {
     #[test]
     fn in_flight_may_be_accepted() {
         let running = Refusal::InProgress { retry_after: SOON };
-        assert_eq!(running.problem(Dialect::Ietf, InFlight::Accepted).status.as_u16(), 202);
+        assert_eq!(
+            running.problem(&policy(Dialect::Ietf, InFlight::Accepted)).status.as_u16(),
+            202
+        );
     }
 
     #[test]
     fn retry_after_rounds_up_and_is_never_zero() {
         let seconds = |ms| {
             Refusal::StoreUnavailable { retry_after: Duration::from_millis(ms) }
-                .problem(Dialect::Ietf, InFlight::Conflict)
+                .problem(&Policy::default())
                 .retry_after
         };
         assert_eq!((seconds(0), seconds(1_000), seconds(1_001)), (Some(1), Some(1), Some(2)));
@@ -781,16 +793,29 @@ mod tests {
     #[test]
     fn only_a_token_that_does_not_verify_is_challenged() {
         for (refusal, status, _) in every_refusal() {
-            let challenge = refusal.problem(Dialect::Ietf, InFlight::Conflict).challenge;
+            let challenge = refusal.problem(&Policy::default()).challenge;
             assert_eq!(challenge.is_some(), status == 401, "{refusal:?}");
             assert!(challenge.is_none_or(|challenge| challenge.starts_with("Bearer")));
         }
     }
 
     #[test]
+    fn the_keys_header_is_called_by_its_name() {
+        let policy =
+            Policy { key_header: HeaderName::from_static("x-request-key"), ..Policy::default() };
+        for refusal in [Refusal::KeyMissing, Refusal::KeyInvalid(KeyError::Repeated)] {
+            let detail = json(&refusal.problem(&policy))["detail"].to_string();
+            assert!(
+                detail.contains("X-Request-Key") && !detail.contains("Idempotency"),
+                "{detail}"
+            );
+        }
+    }
+
+    #[test]
     fn what_is_left_of_an_answer_is_told() {
         let (refusal, ..) = every_refusal().into_iter().find(|row| row.1 == 410).unwrap();
-        let doc = json(&refusal.problem(Dialect::Ietf, InFlight::Conflict));
+        let doc = json(&refusal.problem(&Policy::default()));
         assert_eq!(doc["original_status"], 201);
         assert_eq!(doc["original_location"], "/p/\"1\"");
     }

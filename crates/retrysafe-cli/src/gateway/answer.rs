@@ -15,7 +15,7 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A refusal, in the route's dialect. It is among the extensions as well, for the log.
 pub(crate) fn refused(refusal: &Refusal, policy: &Policy) -> Response<Reply> {
-    let problem = refusal.problem(policy.dialect, policy.in_flight);
+    let problem = refusal.problem(policy);
     let mut response = Response::new(Reply::Own(Some(problem.body.into())));
     *response.status_mut() = problem.status;
     let headers = response.headers_mut();

@@ -12,8 +12,7 @@ use retrysafe_core::retry::{Heard, Next, Patience};
 use super::Journal;
 use super::transport::{Loss, loss};
 
-/// The header that names a call, unless another one is set.
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub use retrysafe_core::key::IDEMPOTENCY_KEY;
 
 /// The header by which a server says that an answer is the one it has kept under the key, unless
 /// another one is set.

@@ -48,7 +48,7 @@ impl<S> Case<S> {
     pub(super) fn refuse<R: HttpBody>(&self, refusal: &Refusal) -> Response<Body<R>> {
         self.report.refused(refusal.code());
         let policy = &self.route.policy;
-        let mut problem = refusal.problem(policy.dialect, policy.in_flight);
+        let mut problem = refusal.problem(policy);
         if let Some(rewrite) = &self.settings.error {
             problem = rewrite(refusal, problem);
         }

@@ -25,7 +25,7 @@
 //!
 //! # Order
 //!
-//! From the outside in: request id, tracing, compression, authentication, **this layer**, limits and
+//! From the outside in: request id, tracing, compression, CORS, authentication, **this layer**, limits and
 //! timeouts of the handler's own, the handler. A replay skips everything inside, so whatever decides
 //! *whether* a caller may ask stands outside, and the scope is what it found out. In axum the
 //! `.layer` that is called last is outermost. Where two of these layers meet, the outer one guards.

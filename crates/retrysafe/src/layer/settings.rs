@@ -9,15 +9,13 @@ use http::request::Parts;
 use retrysafe_core::Policy;
 use retrysafe_core::credential::{self, Shown};
 use retrysafe_core::fingerprint::{Fingerprint, Rules};
+pub use retrysafe_core::key::IDEMPOTENCY_KEY;
 use retrysafe_core::key::{Key, KeyError};
 use retrysafe_core::problem::{Problem, Refusal, UnsafeScope};
 use retrysafe_core::scope::{Caller, Scope};
 
 use super::limits::{Limiter, Limits};
 use super::memory::MemoryBudget;
-
-/// The header that names a request.
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The label of a policy that was set without one.
 pub(super) const ANY_ROUTE: &str = "*";
@@ -74,7 +72,7 @@ impl Default for Settings {
         Self {
             policy: Arc::new(move |_| Arc::clone(&everywhere)),
             caller: Arc::new(caller_of_credential),
-            key: Arc::new(|parts, policy| key_of_header(parts, &IDEMPOTENCY_KEY, policy)),
+            key: Arc::new(key_of_header),
             print: Arc::new(super::request::print),
             error: None,
             limiter: None,
@@ -103,13 +101,9 @@ fn by_scope(scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static) -> 
     Arc::new(move |parts| scope(parts).map(Caller::from).ok_or_else(nobody))
 }
 
-/// Reads the key from a header, by the policy's syntax.
-pub(super) fn key_of_header(
-    parts: &Parts,
-    name: &HeaderName,
-    policy: &Policy,
-) -> Result<Key, KeyError> {
-    let lines = parts.headers.get_all(name).iter().map(|line| line.as_bytes());
+/// Reads the key from the policy's header, by the policy's syntax.
+fn key_of_header(parts: &Parts, policy: &Policy) -> Result<Key, KeyError> {
+    let lines = parts.headers.get_all(&policy.key_header).iter().map(|line| line.as_bytes());
     Key::parse_lines(lines, policy.key_syntax)
 }
 
@@ -182,15 +176,7 @@ impl<S> super::IdempotencyLayer<S> {
         self.set(|settings| settings.caller = Arc::new(caller))
     }
 
-    /// Where the key is read from, instead of the header `Idempotency-Key`.
-    #[must_use]
-    pub fn key_header(self, name: HeaderName) -> Self {
-        self.set(|settings| {
-            settings.key = Arc::new(move |parts, policy| key_of_header(parts, &name, policy));
-        })
-    }
-
-    /// How the key is found, instead of in a header. `KeyError::Missing` says that there is none.
+    /// How the key is found, instead of in the policy's `key_header`. `KeyError::Missing` says that there is none.
     #[must_use]
     pub fn key_by(
         self,

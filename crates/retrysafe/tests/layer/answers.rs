@@ -441,8 +441,10 @@ async fn failing_open_never_runs_what_is_known_to_have_begun() {
 async fn error_bodies_keys_scopes_and_fingerprints_can_be_ones_own() {
     let stage = Stage::open_with(|layer| {
         layer
-            .policy(Policy::default().strict())
-            .key_header(http::HeaderName::from_static("x-key"))
+            .policy(Policy {
+                key_header: http::HeaderName::from_static("x-key"),
+                ..Policy::default().strict()
+            })
             .scope(|parts| {
                 let tenant = parts.headers.get("x-tenant")?;
                 Some(Scope::of([("tenant", tenant.as_bytes())]))

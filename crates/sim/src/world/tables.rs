@@ -7,11 +7,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
 use retrysafe_core::key::KeyDigest;
-use retrysafe_core::policy::{Dialect, InFlight};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::{About, Answer, State};
 use retrysafe_core::response::StoredResponse;
-use retrysafe_core::{Id, Key, Scope};
+use retrysafe_core::{Id, Key, Policy, Scope};
 use std::time::Duration;
 
 use crate::history::{NONE, TRUNCATED};
@@ -101,7 +100,7 @@ impl Refusals {
     fn new() -> Self {
         let retry_after = Duration::ZERO;
         let said = |refusal: Refusal| {
-            let problem = refusal.problem(Dialect::Ietf, InFlight::Conflict);
+            let problem = refusal.problem(&Policy::default());
             Said { status: problem.status.as_u16(), code: Some(problem.code) }
         };
         Self {

@@ -228,6 +228,10 @@ pub(crate) struct FingerprintFile {
     pub include: Option<Vec<String>>,
     /// Members of a JSON body that do not belong to the meaning, as JSON pointers.
     pub exclude: Option<Vec<String>>,
+    /// Whether the host's name belongs to the meaning; it does unless this is `false`.
+    pub host: Option<bool>,
+    /// Groups of host names that are names of one API, such as `[["api.test", "api.eu.test"]]`.
+    pub host_aliases: Option<Vec<Vec<String>>>,
 }
 
 /// Everything that can be set for a route.
@@ -244,6 +248,8 @@ pub(crate) struct RouteSettings {
     pub methods: Option<Vec<String>>,
     /// Whether a key is demanded.
     pub key: Option<KeyRule>,
+    /// The header that holds the key, such as `X-Idempotency-Key`. Changing it needs no restart.
+    pub key_header: Option<String>,
     /// Which spellings of the key are accepted.
     pub key_syntax: Option<KeySyntax>,
     /// The fewest characters a key may have.
@@ -285,6 +291,10 @@ pub(crate) struct RouteSettings {
     pub replay_marker: Option<String>,
     /// Whether keyed answers say when their record expires.
     pub announce_expiry: Option<bool>,
+    /// Origins whose pages may read answers, such as `https://shop.example`, or `*`. With none listed the upstream decides.
+    pub cors: Option<Vec<String>>,
+    /// Whether the listed origins may send cookies along.
+    pub cors_credentials: Option<bool>,
     /// Requests first sent longer ago than this are refused; they must say when that was.
     pub first_sent_age_max: Option<Length>,
 }

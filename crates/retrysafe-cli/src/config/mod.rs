@@ -3,9 +3,11 @@
 //! Flag over environment over file over default, each under the same name. Reading ends in a
 //! [`Config`] that is complete and valid, or in a list of everything that is wrong, with places.
 
+mod cors;
 mod environment;
 pub(crate) mod file;
 mod files;
+mod fingerprint;
 mod load;
 pub(crate) mod lookup;
 mod memory;
@@ -20,13 +22,14 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Uri;
 use http::uri::{Authority, Scheme};
-use http::{HeaderName, Uri};
 use ipnet::IpNet;
 use retrysafe::layer::Limits;
 use retrysafe::stores::any::{AnyError, StoreUrl};
-use retrysafe_core::fingerprint::{Pointer, Rules};
+use retrysafe_core::fingerprint::Rules;
 
+pub(crate) use cors::Cors;
 pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, Size, TlsFile};
 pub(crate) use files::{read_secret, unreadable};
 pub(crate) use load::{Loaded, Wrong, load, store_url};
@@ -158,7 +161,7 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     let upstream = upstream(file.upstream.as_deref(), &mut wrong);
     let admin = admin(file, &mut wrong);
     let trusted_networks = networks(file.trusted_networks.as_deref(), &mut wrong);
-    let fingerprint = fingerprint(&file.fingerprint, &mut wrong);
+    let fingerprint = fingerprint::rules(&file.fingerprint, &mut wrong);
     let has_jwt = file.jwt.is_some();
     let default_settings = rules::defaults(&file.defaults, &mut wrong);
     let defaults = rules::rules(&default_settings, &fingerprint, "defaults", has_jwt, &mut wrong);
@@ -350,37 +353,6 @@ fn networks(list: Option<&[String]>, wrong: &mut Vec<Complaint>) -> Vec<IpNet> {
         }
     }
     networks
-}
-
-fn fingerprint(file: &file::FingerprintFile, wrong: &mut Vec<Complaint>) -> Rules {
-    let mut rules = Rules::default();
-    for name in file.headers.iter().flatten() {
-        match HeaderName::from_bytes(name.as_bytes()) {
-            Ok(name) => {
-                let what = names::unfit_as_meaning(&name);
-                wrong.extend(what.map(|what| Complaint::new("fingerprint.headers", what)));
-                rules = rules.header(name);
-            }
-            Err(_) => {
-                let what = format!("{name:?} is not a header name");
-                wrong.push(Complaint::new("fingerprint.headers", what));
-            }
-        }
-    }
-    type Add = fn(Rules, Pointer) -> Rules;
-    let selections: [(&str, &Option<Vec<String>>, Add); 2] = [
-        ("fingerprint.include", &file.include, Rules::include),
-        ("fingerprint.exclude", &file.exclude, Rules::exclude),
-    ];
-    for (setting, pointers, add) in selections {
-        for text in pointers.iter().flatten() {
-            match Pointer::parse(text) {
-                Ok(pointer) => rules = add(rules, pointer),
-                Err(error) => wrong.push(Complaint::new(setting, error.to_string())),
-            }
-        }
-    }
-    rules
 }
 
 /// The file that would say everything that holds, with secrets blotted out.

@@ -5,6 +5,7 @@
 //! make every retry another caller or another request.
 
 use http::HeaderName;
+use retrysafe_core::key::IDEMPOTENCY_KEY;
 use retrysafe_core::policy::REPLAY_MARKER;
 use retrysafe_core::response::is_stripped;
 
@@ -25,30 +26,62 @@ const MEANINGFUL: &[&str] = &[
     "last-modified",
     "link",
     "location",
+    "origin",
     "pragma",
     "prefer",
     "preference-applied",
     "range",
+    "referer",
     "refresh",
+    "repeatability-first-sent",
     "server",
     "set-cookie",
     "strict-transport-security",
+    "user-agent",
     "vary",
     "warning",
     "www-authenticate",
+    "x-api-key",
+    "x-real-ip",
 ];
 
 /// Families of them, by how they begin.
-const MEANINGFUL_FAMILIES: &[&str] =
-    &["access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"];
+const MEANINGFUL_FAMILIES: &[&str] = &[
+    "accept-",
+    "access-control-",
+    "content-",
+    "if-",
+    "proxy-",
+    "sec-",
+    "x-forwarded-",
+    "x-http-method",
+];
+
+/// Reads the name of a header that requests are judged by.
+///
+/// # Errors
+///
+/// What is wrong with the name. Many servers read whatever is neither a letter nor a digit as a hyphen, so a caller could
+/// spell such a name in several ways.
+pub(super) fn read(name: &str) -> Result<HeaderName, String> {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let parsed = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| is_plain);
+    parsed.ok_or_else(|| format!("{name:?} is not a header name of letters, digits and hyphens"))
+}
+
+/// Why a header cannot hold the key.
+pub(super) fn unfit_as_key(name: &HeaderName) -> Option<String> {
+    (has_meaning(name) && name != IDEMPOTENCY_KEY).then(|| {
+        format!(
+            "{name} has a meaning of its own, or is set by the gateway; use a name that nobody else uses, \
+             such as X-Idempotency-Key"
+        )
+    })
+}
 
 /// Why a header cannot mark replays.
 pub(super) fn unfit_as_marker(name: &HeaderName, key_header: &HeaderName) -> Option<String> {
-    let text = name.as_str();
-    let is_taken = is_stripped(name)
-        || name == key_header
-        || MEANINGFUL.contains(&text)
-        || MEANINGFUL_FAMILIES.iter().any(|family| text.starts_with(family));
+    let is_taken = has_meaning(name) || name == key_header;
     (is_taken && name != REPLAY_MARKER).then(|| {
         format!(
             "{name} has a meaning of its own, or is set by the gateway; use a name that nobody else uses, \
@@ -83,6 +116,12 @@ pub(super) fn unfit_as_meaning(name: &HeaderName) -> Option<String> {
     })
 }
 
+fn has_meaning(name: &HeaderName) -> bool {
+    is_stripped(name)
+        || MEANINGFUL.contains(&name.as_str())
+        || MEANINGFUL_FAMILIES.iter().any(|family| name.as_str().starts_with(family))
+}
+
 /// Whether a header belongs to one connection, one moment or one trace. A proxy's credential does
 /// too, and yet says who is asking.
 fn is_of_one_message(name: &HeaderName) -> bool {
@@ -94,6 +133,33 @@ mod tests {
     use super::*;
 
     const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+    #[test]
+    fn a_name_with_another_meaning_holds_no_key() {
+        let unfit = |name: &str| read(name).map_or_else(Some, |name| unfit_as_key(&name));
+        for good in ["Idempotency-Key", "X-Idempotency-Key", "PayPal-Request-Id", "Request-Token"] {
+            assert_eq!(unfit(good), None, "{good}");
+        }
+        for bad in [
+            "Content-Length",
+            "host",
+            "Authorization",
+            "Cookie",
+            "Origin",
+            "X-Request-Id",
+            "X-Forwarded-For",
+            "Retrysafe-Id",
+            "Idempotent-Replayed",
+            "Access-Control-Allow-Origin",
+            "Proxy-Authorization",
+            "",
+            "a b",
+            "X_Key",
+            "x.key",
+        ] {
+            assert!(unfit(bad).is_some(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_marker_has_no_other_meaning() {

@@ -9,15 +9,13 @@ use retrysafe_core::fingerprint::Rules;
 use retrysafe_core::policy::{KeyRule, OnServerError, OnStoreError};
 use retrysafe_core::units::show_size;
 
+use super::cors::Cors;
 use super::file::{self, Length, RouteSettings, Size};
 use super::names;
 use super::source::Complaint;
 
 /// How long the upstream may take unless a route says otherwise.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The header of the key.
-const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The label of requests that no `[[route]]` names.
 pub(crate) const EVERYWHERE: &str = "/{*rest}";
@@ -33,6 +31,8 @@ pub(crate) struct RouteRules {
     pub scope: Vec<ScopePart>,
     /// How long the upstream may take.
     pub upstream_timeout: Duration,
+    /// Which pages may read answers, where the operator decides it instead of the upstream.
+    pub cors: Option<Cors>,
 }
 
 /// One part of a scope.
@@ -56,9 +56,7 @@ impl ScopePart {
         match text.split_once(':') {
             None if text == "credential" => Ok(Self::Credential),
             None if text == "route" => Ok(Self::Route),
-            Some(("header", name)) => HeaderName::from_bytes(name.as_bytes())
-                .map(Self::Header)
-                .map_err(|_| format!("{name:?} is not a header name")),
+            Some(("header", name)) => names::read(name).map(Self::Header),
             Some(("jwt", claim)) if !claim.is_empty() => Ok(Self::Claim(claim.into())),
             Some(("const", text)) => Ok(Self::Const(text.into())),
             Some(_) | None => Err(format!("{text:?} is not {KINDS}")),
@@ -74,10 +72,11 @@ macro_rules! layered {
 
 /// One table laid over another.
 fn layered(over: &RouteSettings, under: &RouteSettings) -> RouteSettings {
-    layered!(over, under; path, strict, dialect, methods, key, key_syntax, key_chars_min, ttl, lease,
+    layered!(over, under; path, strict, dialect, methods, key, key_header, key_syntax, key_chars_min, ttl, lease,
         lease_max, wait_max, in_flight, upstream_timeout, request_bytes_max, request_time_max,
         response_bytes_max, on_server_error, on_store_error, retryable_statuses, absence, mode,
-        scope, keep_set_cookie, replay_marker, announce_expiry, first_sent_age_max)
+        scope, keep_set_cookie, replay_marker, announce_expiry, cors,
+        cors_credentials, first_sent_age_max)
 }
 
 /// The values that hold where nothing is set.
@@ -89,6 +88,7 @@ pub(crate) fn built_in() -> RouteSettings {
         dialect: Some(policy.dialect.into()),
         methods: Some(policy.methods.iter().map(ToString::to_string).collect()),
         key: Some(policy.key.into()),
+        key_header: Some(policy.key_header.to_string()),
         key_syntax: Some(policy.key_syntax.into()),
         key_chars_min: Some(policy.key_chars_min),
         ttl: Some(Length(policy.ttl)),
@@ -111,6 +111,8 @@ pub(crate) fn built_in() -> RouteSettings {
         keep_set_cookie: Some(policy.keep_set_cookie),
         replay_marker: Some(policy.replay_marker.to_string()),
         announce_expiry: Some(policy.announce_expiry),
+        cors: Some(Vec::new()),
+        cors_credentials: Some(false),
         first_sent_age_max: policy.first_sent_age_max.map(Length),
     }
 }
@@ -191,15 +193,26 @@ pub(crate) fn rules(
         }
     }
     policy.retryable_statuses = statuses;
-    if let Some(name) = &complete.replay_marker {
-        match HeaderName::from_bytes(name.as_bytes()) {
+    if let Some(name) = &complete.key_header {
+        match names::read(name) {
             Ok(name) => {
-                if let Some(what) = names::unfit_as_marker(&name, &KEY_HEADER) {
+                if let Some(what) = names::unfit_as_key(&name) {
+                    complain("key_header", what);
+                }
+                policy.key_header = name;
+            }
+            Err(what) => complain("key_header", what),
+        }
+    }
+    if let Some(name) = &complete.replay_marker {
+        match names::read(name) {
+            Ok(name) => {
+                if let Some(what) = names::unfit_as_marker(&name, &policy.key_header) {
                     complain("replay_marker", what);
                 }
                 policy.replay_marker = name;
             }
-            Err(_) => complain("replay_marker", format!("{name:?} is not a header name")),
+            Err(what) => complain("replay_marker", what),
         }
     }
     let mut scope = Vec::new();
@@ -210,7 +223,7 @@ pub(crate) fn rules(
             }
             Ok(part) => {
                 if let ScopePart::Header(name) = &part
-                    && let Some(what) = names::unfit_as_scope(name, &KEY_HEADER)
+                    && let Some(what) = names::unfit_as_scope(name, &policy.key_header)
                 {
                     complain("scope", what);
                 }
@@ -222,6 +235,10 @@ pub(crate) fn rules(
     if scope.is_empty() {
         complain("scope", "names nobody; use const:TEXT if all callers are one".into());
     }
+    let cors = Cors::read(complete).unwrap_or_else(|what| {
+        complain("cors", what);
+        None
+    });
     copy(complete, &mut policy);
     let upstream_timeout = complete.upstream_timeout.map_or(UPSTREAM_TIMEOUT, |length| length.0);
     for (setting, wrong, what) in [
@@ -241,6 +258,7 @@ pub(crate) fn rules(
         policy,
         scope,
         upstream_timeout,
+        cors,
     }
 }
 

@@ -10,6 +10,8 @@ use http::uri::Authority;
 use http::{Method, Version};
 use retrysafe_core::problem::Refusal;
 
+use super::guard::GuardedHeaders;
+
 /// Headers by which a request asks to be taken for another method.
 const OVERRIDES: [HeaderName; 3] = [
     HeaderName::from_static("x-http-method-override"),
@@ -28,26 +30,16 @@ pub(crate) const PATH_OVERRIDES: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-path"),
 ];
 
-/// The header that names the key. Its bytes are judged by the key's own rules.
-pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-
-/// A header that names the caller.
-pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-
-/// Checks what does not depend on any rule.
+/// Checks what does not depend on a request's rule.
 ///
 /// # Errors
 ///
 /// The refusal.
-pub(crate) fn check(parts: &Parts) -> Result<(), Refusal> {
+pub(crate) fn check(parts: &Parts, guard: &GuardedHeaders) -> Result<(), Refusal> {
     method(&parts.method)?;
     target(parts)?;
     framing(parts)?;
-    for name in parts.headers.keys() {
-        if name.as_str().contains('_') {
-            not_disguised(name)?;
-        }
-    }
+    guard.check(&parts.headers)?;
     match parts.headers.get(header::EXPECT) {
         Some(value) if !value.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
             Err(Refusal::ExpectationFailed)
@@ -62,28 +54,13 @@ pub(crate) fn check(parts: &Parts) -> Result<(), Refusal> {
 /// # Errors
 ///
 /// The refusal.
-pub(crate) fn check_ascii(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_ascii(headers: &HeaderMap, key_header: &HeaderName) -> Result<(), Refusal> {
     let is_ascii = |(name, value): (&HeaderName, &HeaderValue)| {
-        *name == IDEMPOTENCY_KEY || value.as_bytes().is_ascii()
+        name == key_header || value.as_bytes().is_ascii()
     };
     match headers.iter().all(is_ascii) {
         true => Ok(()),
         false => Err(Refusal::Malformed("a header has a byte outside ASCII")),
-    }
-}
-
-/// Servers in the tradition of CGI take `_` in a header's name for `-`. What we judge a request by
-/// must not reach them in a spelling that we do not see.
-fn not_disguised(name: &HeaderName) -> Result<(), Refusal> {
-    let read = name.as_str().replace('_', "-");
-    let is_ours = OVERRIDES
-        .iter()
-        .chain(&PATH_OVERRIDES)
-        .chain([&IDEMPOTENCY_KEY, &X_API_KEY])
-        .any(|name| name.as_str() == read);
-    match is_ours || read.starts_with("retrysafe-") {
-        true => Err(Refusal::Malformed("a header that counts is spelt with an underscore")),
-        false => Ok(()),
     }
 }
 
@@ -177,9 +154,10 @@ fn framing(parts: &Parts) -> Result<(), Refusal> {
 mod tests {
     use super::*;
     use http::Request;
+    use retrysafe_core::key::IDEMPOTENCY_KEY;
 
     fn checked(request: http::request::Builder) -> Result<(), Refusal> {
-        check(&request.body(()).unwrap().into_parts().0)
+        check(&request.body(()).unwrap().into_parts().0, &GuardedHeaders::built_in())
     }
 
     fn post() -> http::request::Builder {
@@ -222,7 +200,7 @@ mod tests {
             (post().header("retrysafe_fence", "9"), 400),
         ] {
             let refusal = checked(request).unwrap_err();
-            let problem = refusal.problem(Default::default(), Default::default());
+            let problem = refusal.problem(&Default::default());
             assert_eq!(problem.status.as_u16(), status, "{refusal:?}");
         }
     }
@@ -235,9 +213,12 @@ mod tests {
                 HeaderValue::from_bytes(value).unwrap(),
             )])
         };
-        assert!(check_ascii(&headers("x-name", b"caf\xc3\xa9")).is_err());
-        assert_eq!(check_ascii(&headers("x-name", b"cafe")), Ok(()));
-        assert_eq!(check_ascii(&headers("idempotency-key", b"caf\xc3\xa9")), Ok(()));
+        assert!(check_ascii(&headers("x-name", b"caf\xc3\xa9"), &IDEMPOTENCY_KEY).is_err());
+        assert_eq!(check_ascii(&headers("x-name", b"cafe"), &IDEMPOTENCY_KEY), Ok(()));
+        assert_eq!(
+            check_ascii(&headers("idempotency-key", b"caf\xc3\xa9"), &IDEMPOTENCY_KEY),
+            Ok(())
+        );
         assert_eq!(
             checked(post().header("x-name", HeaderValue::from_bytes(b"\xff").unwrap())),
             Ok(())

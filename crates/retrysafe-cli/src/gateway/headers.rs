@@ -15,6 +15,8 @@ use ipnet::IpNet;
 use retrysafe::layer::Attempt;
 use retrysafe_core::response::named_by_connection;
 
+use super::guard::{GuardedHeaders, as_read};
+
 /// The header that names one request in the logs of all who handle it.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The fence of the execution, for upstreams that can refuse a late owner.
@@ -76,31 +78,34 @@ impl Peer {
 /// By which the upstream says its outcome itself.
 const OUTCOME: HeaderName = HeaderName::from_static("retrysafe-outcome");
 
-/// Takes our own markers from a request: only we set them.
-pub(crate) fn strip_markers(headers: &mut HeaderMap) {
-    strip(headers, |name| is_ours(name) || is_marker(name));
+/// Takes our own markers from a request: only we set them. Other spellings of them were refused at the door.
+pub(crate) fn strip_markers(headers: &mut HeaderMap, guard: &GuardedHeaders) {
+    strip(headers, |name| {
+        is_ours(name.as_str()) || is_marker(name.as_str()) || guard.is_marker(name)
+    });
 }
 
 /// Takes from the answer to a protected request what only we may say about it. The upstream's word
 /// about its outcome stays for the layer, which takes it.
 pub(crate) fn strip_answer(headers: &mut HeaderMap, replay_marker: &HeaderName) {
     strip(headers, |name| {
-        (is_ours(name) && name != OUTCOME) || is_marker(name) || name == replay_marker
+        let read = as_read(name);
+        (is_ours(&read) && name != OUTCOME) || is_marker(&read) || *replay_marker == *read
     });
 }
 
 /// Takes our own name from the answer to a request that we do not protect. Whether it is a replay,
 /// the upstream may say by itself.
 pub(crate) fn strip_passed_answer(headers: &mut HeaderMap) {
-    strip(headers, is_ours);
+    strip(headers, |name| is_ours(&as_read(name)));
 }
 
-fn is_ours(name: &HeaderName) -> bool {
-    name.as_str().starts_with("retrysafe-")
+fn is_ours(name: &str) -> bool {
+    name.starts_with("retrysafe-")
 }
 
-fn is_marker(name: &HeaderName) -> bool {
-    name.as_str() == "idempotent-replayed" || name.as_str() == "idempotency-expires"
+fn is_marker(name: &str) -> bool {
+    name == "idempotent-replayed" || name == "idempotency-expires"
 }
 
 fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
@@ -262,11 +267,12 @@ impl RequestIds {
         Self { process, next: AtomicU64::new(0) }
     }
 
-    /// The id of a request: the client's if it is sane, else a new one, which is set.
+    /// The id of a request: the client's first one if it is sane, else a new one. The request has no other afterwards.
     pub(crate) fn of(&self, headers: &mut HeaderMap) -> HeaderValue {
         let given = headers.get(X_REQUEST_ID);
-        if let Some(given) = given.filter(|given| is_sane(given.as_bytes())) {
-            return given.clone();
+        if let Some(given) = given.filter(|given| is_sane(given.as_bytes())).cloned() {
+            headers.insert(X_REQUEST_ID, given.clone());
+            return given;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let made = HeaderValue::from_str(&format!("{:016x}{number:016x}", self.process))
@@ -333,7 +339,7 @@ mod tests {
             ("idempotent-replayed", "true"),
             ("x-kept", "1"),
         ]);
-        strip_markers(&mut headers);
+        strip_markers(&mut headers, &GuardedHeaders::built_in());
         strip_hop(&mut headers, false);
         assert_eq!(headers.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["x-kept"]);
         let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "websocket")]);
@@ -380,6 +386,9 @@ mod tests {
         let ids = RequestIds::new(7);
         let mut headers = map(&[("x-request-id", "abc-1")]);
         assert_eq!(ids.of(&mut headers), "abc-1");
+        let mut headers = map(&[("x-request-id", "first"), ("x-request-id", "second")]);
+        assert_eq!(ids.of(&mut headers), "first");
+        assert_eq!(headers.get_all("x-request-id").iter().count(), 1);
         for bad in ["", "a b", "<script>"] {
             let mut headers = map(&[("x-request-id", bad)]);
             let made = ids.of(&mut headers);

@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
 use super::connect::Connector;
+use super::guard::GuardedHeaders;
 use super::jwt::Verifier;
 use super::route::Routes;
 use crate::config::{self, Complaint, Config, TlsFile};
@@ -19,6 +20,8 @@ use crate::config::{self, Complaint, Config, TlsFile};
 pub(crate) struct Live {
     pub config: Config,
     pub routes: Routes,
+    /// The headers that may be spelt in one way only.
+    pub guard: GuardedHeaders,
     pub connector: Connector,
     pub verifier: Option<Verifier>,
     pub tls: Option<TlsAcceptor>,
@@ -39,7 +42,8 @@ impl Live {
         let verifier = config.jwt.as_ref().map(Verifier::new).transpose().map_err(in_one)?;
         let routes = Routes::new(&config);
         let published = super::wellknown::document(&routes);
-        Ok(Self { config, routes, connector, verifier, tls, published })
+        let guard = GuardedHeaders::new(&config);
+        Ok(Self { config, routes, guard, connector, verifier, tls, published })
     }
 }
 

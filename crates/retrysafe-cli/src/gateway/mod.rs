@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! connection        listen: accept, TLS, HTTP/1.1 or HTTP/2, half-close, drain
-//!   the door        front: what two servers could read differently is refused
+//!   the door        front + guard: what two servers could read differently is refused
 //!   our own pages   wellknown: the policy, and the state of the caller's own key
 //!   the rule        route + path: every spelling of a path finds its rule
 //!   the headers     headers: one hop's end here, forged markers too; who is asking is said
 //!   the caller      scope: only for covered requests with a key
 //!   the layer       retrysafe::layer: begin, execute or replay, settle
 //!   the upstream    proxy + pool: once, and how far it got; framing: where its answer ends
-//! the answer        headers of one hop end here; id, counters, one line in the log
+//! the answer        headers of one hop end here; cors: which page may read it; id, counters, one line in the log
 //! ```
 //!
 //! Uncovered requests go from the headers straight to the upstream, and their bodies stream.
@@ -17,10 +17,12 @@
 pub(crate) mod answer;
 mod body;
 mod connect;
+mod cors;
 mod courier;
 pub(crate) mod descriptors;
 mod framing;
 mod front;
+mod guard;
 mod headers;
 pub(crate) mod jwt;
 pub(crate) mod listen;
@@ -47,7 +49,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
@@ -64,6 +66,7 @@ use tower_layer::Layer as _;
 use tower_service::Service as _;
 
 use body::{Answer, Reply};
+use cors::{Page, Permissions};
 use descriptors::ConnectionSlots;
 use headers::{Peer, RequestIds, X_REQUEST_ID};
 use live::Live;
@@ -80,6 +83,7 @@ pub(crate) struct Gateway<S> {
     layer: IdempotencyLayer<Arc<S>>,
     ids: RequestIds,
     pace: Pace,
+    permissions: Permissions,
     log: Option<RequestLog>,
     limiter: Limiter,
     pub memory: MemoryBudget,
@@ -139,6 +143,7 @@ impl<S: Store> Gateway<S> {
             layer,
             ids: RequestIds::new(getrandom::u64().unwrap_or_default()),
             pace: Pace::default(),
+            permissions: Permissions::default(),
             log,
             limiter,
             memory,
@@ -184,10 +189,14 @@ impl<S: Store> Worker<S> {
         let (mut parts, body) = request.into_parts();
         headers::join_cookies(&mut parts);
         let request_id = self.gateway.ids.of(&mut parts.headers);
-        let mut noted = self.note(&parts);
+        let mut noted = self.note(&live, &parts);
 
-        if let Err(refusal) = front::check(&parts) {
+        if let Err(refusal) = front::check(&parts, &live.guard) {
             return self.turned_away(&live, &refusal, noted, started, &request_id);
+        }
+        let page = noted.page.as_ref();
+        if let Some(response) = page.and_then(|page| page.preflight_answer(&parts.headers)) {
+            return self.finish(live.routes.defaults(), response, noted, started, &request_id);
         }
         if let Some(response) = self.own_page(&live, &parts).await {
             return self.finish(live.routes.defaults(), response, noted, started, &request_id);
@@ -204,7 +213,7 @@ impl<S: Store> Worker<S> {
         prepare(&mut parts, peer, &live, wants_upgrade);
         let found = Found { live, route: Arc::clone(&route) };
         let response = if is_covered {
-            noted.key = key_digest(&parts);
+            noted.key = key_digest(&parts, &route.rules.policy.key_header);
             noted.way = if has_key { Way::Keyed } else { Way::Passed };
             parts.extensions.insert(found);
             if let Some(caller) = caller {
@@ -266,8 +275,12 @@ impl<S: Store> Worker<S> {
     ) -> Response<Reply> {
         let status = response.status();
         route.answered(status);
+        let outcome = Outcome::of(&response, &route.rules.policy, noted.way);
+        match &noted.page {
+            Some(page) => self.gateway.permissions.apply(page, outcome, &mut response),
+            None => cors::say_to_caches(route, response.headers_mut()),
+        }
         if let (Some(log), Some((method, path))) = (&self.gateway.log, &noted.line) {
-            let outcome = Outcome::of(&response, &route.rules.policy, noted.way);
             log.put(&Line {
                 method,
                 path,
@@ -283,19 +296,20 @@ impl<S: Store> Worker<S> {
         response
     }
 
-    /// What the log will need, if there is one.
-    fn note(&self, parts: &Parts) -> Noted {
+    /// What the log will need, if there is one, and the page that is asking, if there is one.
+    fn note(&self, live: &Live, parts: &Parts) -> Noted {
         let line = self.gateway.log.as_ref();
         let line = line.map(|_| (parts.method.clone(), parts.uri.path().into()));
-        Noted { line, key: None, way: Way::Ours }
+        Noted { line, key: None, way: Way::Ours, page: Page::of(live, parts) }
     }
 }
 
-/// What the log says of a request, taken before it is sent on.
+/// What is needed of a request for its answer and for the log, taken before it is sent on.
 struct Noted {
     line: Option<(Method, Box<str>)>,
     key: Option<KeyDigest>,
     way: Way,
+    page: Option<Box<Page>>,
 }
 
 /// Finds the rule of a request, and who is asking.
@@ -313,9 +327,10 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
             (route, is_covered) = (asked_route, true);
         }
     }
-    let has_key = parts.headers.contains_key(front::IDEMPOTENCY_KEY);
+    let key_header = &route.rules.policy.key_header;
+    let has_key = parts.headers.contains_key(key_header);
     if is_covered && has_key && route.rules.policy.mode == Mode::Enforce {
-        front::check_ascii(&parts.headers)?;
+        front::check_ascii(&parts.headers, key_header)?;
     }
     let caller = match is_covered && has_key {
         false => None,
@@ -356,7 +371,7 @@ fn prepare(parts: &mut Parts, peer: &Peer, live: &Live, wants_upgrade: bool) {
     for name in &front::PATH_OVERRIDES {
         parts.headers.remove(name);
     }
-    headers::strip_markers(&mut parts.headers);
+    headers::strip_markers(&mut parts.headers, &live.guard);
     headers::strip_hop(&mut parts.headers, wants_upgrade);
     parts.headers.remove(header::EXPECT);
     // Trailers are not passed on: what we judge a request by could hide in them.
@@ -365,7 +380,7 @@ fn prepare(parts: &mut Parts, peer: &Peer, live: &Live, wants_upgrade: bool) {
 }
 
 /// What stands for a request's key in the log.
-fn key_digest(parts: &Parts) -> Option<KeyDigest> {
-    let lines = parts.headers.get_all(front::IDEMPOTENCY_KEY).iter().map(|line| line.as_bytes());
+fn key_digest(parts: &Parts, key_header: &HeaderName) -> Option<KeyDigest> {
+    let lines = parts.headers.get_all(key_header).iter().map(|line| line.as_bytes());
     Key::parse_lines(lines, Default::default()).ok().map(|key| key.digest())
 }

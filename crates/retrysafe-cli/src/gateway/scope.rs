@@ -11,7 +11,6 @@ use retrysafe_core::problem::{Refusal, UnsafeScope};
 use retrysafe_core::response::named_by_connection;
 use retrysafe_core::{Caller, Scope};
 
-use super::front::IDEMPOTENCY_KEY;
 use super::jwt::Verifier;
 use super::route::Route;
 use crate::config::ScopePart;
@@ -106,7 +105,7 @@ fn not_of_this_hop(route: &Route, headers: &HeaderMap) -> Result<(), Refusal> {
         ScopePart::Claim(_) => named.contains(&header::AUTHORIZATION),
         ScopePart::Route | ScopePart::Const(_) => false,
     };
-    if named.contains(&IDEMPOTENCY_KEY) || route.rules.scope.iter().any(of_scope) {
+    if named.contains(&route.rules.policy.key_header) || route.rules.scope.iter().any(of_scope) {
         return Err(Refusal::Malformed("Connection names a header that says who is asking"));
     }
     Ok(())

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::request::Parts;
 use http::{Method, Response};
+use retrysafe_core::key::show_header_name;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::State;
 use retrysafe_core::scope::Id;
@@ -19,7 +20,6 @@ use serde_json::{Value, json};
 
 use super::answer;
 use super::body::Reply;
-use super::front::IDEMPOTENCY_KEY;
 use super::live::Live;
 use super::route::{Route, Routes};
 use super::scope::{self, Asker};
@@ -71,6 +71,7 @@ pub(crate) fn document(routes: &Routes) -> Value {
         json!({
             "path": &*route.label,
             "methods": policy.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
+            "key_header": show_header_name(&policy.key_header),
             "key": crate::config::file::KeyRule::from(policy.key),
             "key_syntax": crate::config::file::KeySyntax::from(policy.key_syntax),
             "key_chars_min": policy.key_chars_min,
@@ -85,10 +86,10 @@ pub(crate) fn document(routes: &Routes) -> Value {
         })
     };
     json!({
-        "header": "Idempotency-Key",
+        "header": show_header_name(&routes.defaults().rules.policy.key_header),
         "follows": "draft-ietf-httpapi-idempotency-key-header-07",
         "expiry": "counted from the last settled attempt; a running or unknown request never expires",
-        "fingerprint": "method, authority, path, query, media type, content coding and body",
+        "fingerprint": "method, host, path, query, media type, content coding and body",
         "key_status": KEY,
         "routes": routes.all().map(|route| shown(route)).collect::<Vec<_>>(),
     })
@@ -141,7 +142,8 @@ async fn find<S: Store>(
     if !pace.admits(&caller, now_seconds()) {
         return Err(Refusal::RetryTooFast { retry_after: answer::ASK_AGAIN });
     }
-    let lines = parts.headers.get_all(IDEMPOTENCY_KEY).iter().map(|line| line.as_bytes());
+    let lines =
+        parts.headers.get_all(&route.rules.policy.key_header).iter().map(|line| line.as_bytes());
     let key =
         Key::parse_lines(lines, route.rules.policy.key_syntax).map_err(Refusal::KeyInvalid)?;
     let found = engine

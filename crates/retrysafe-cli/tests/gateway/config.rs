@@ -77,6 +77,38 @@ fn everything_wrong_is_named_with_its_place() {
             vec!["line 4", "settle_time", "90s", "/{*rest}"],
         ),
         ("[fingerprint]\nexclude = [\"no-slash\"]\n", vec!["line 3", "fingerprint.exclude"]),
+        (
+            "[fingerprint]\nhost_aliases = [[\"a.test:80\", \"b\"]]\n",
+            vec!["line 3", "without port"],
+        ),
+        (
+            "[fingerprint]\nhost = false\nhost_aliases = [[\"a\", \"b\"]]\n",
+            vec!["line 4", "host_aliases", "`host = false`"],
+        ),
+        ("[fingerprint]\nheaders = [\"Api_Version\"]\n", vec!["line 3", "hyphens"]),
+        ("[defaults]\nkey_header = \"Content-Length\"\n", vec!["line 3", "meaning of its own"]),
+        ("[defaults]\nkey_header = \"cookie\"\n", vec!["line 3", "meaning of its own"]),
+        ("[defaults]\nkey_header = \"\"\n", vec!["line 3", "key_header"]),
+        (
+            "[defaults]\nkey_header = \"Idempotent-Replayed\"\n",
+            vec!["line 3", "meaning of its own"],
+        ),
+        (
+            "[[route]]\npath = \"/a\"\nkey_header = \"X-Key\"\nreplay_marker = \"x-key\"\n",
+            vec!["line 5", "replay_marker", "nobody else uses"],
+        ),
+        (
+            "[defaults]\nkey_header = \"X-Key\"\nscope = [\"header:x-key\"]\n",
+            vec!["line 4", "scope", "is the key"],
+        ),
+        ("[defaults]\nscope = [\"header:X_Tenant\"]\n", vec!["line 3", "hyphens"]),
+        ("[defaults]\nreplay_marker = \"host\"\n", vec!["line 3", "meaning of its own"]),
+        ("[defaults]\ncors = [\"https://shop.example/\"]\n", vec!["line 3", "no path"]),
+        ("[defaults]\ncors = [\"null\"]\n", vec!["line 3", "not an origin"]),
+        (
+            "[defaults]\ncors = [\"*\"]\ncors_credentials = true\n",
+            vec!["line 3", "list the origins"],
+        ),
     ] {
         let text = if toml.is_empty() { String::new() } else { format!("{up}{toml}") };
         let (code, told) = check(&text);

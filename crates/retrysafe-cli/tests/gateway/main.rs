@@ -19,7 +19,9 @@ mod callers;
 mod cluster;
 mod commands;
 mod config;
+mod cors;
 mod deploy;
+mod header_names;
 mod http2;
 mod jwt;
 #[allow(dead_code, reason = "the bad inputs need more of it")]
@@ -27,6 +29,7 @@ mod kit;
 mod life;
 mod limits;
 mod log;
+mod meaning;
 mod metrics;
 mod postgres;
 mod promise;

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderName;
 use http::request::Parts;
 use retrysafe_core::Policy;
 use retrysafe_core::credential::{self, Shown};

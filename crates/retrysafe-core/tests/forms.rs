@@ -165,6 +165,30 @@ fn forms() -> impl Strategy<Value = Parts> {
     (vec((heads(), contents()), 0..4), end)
 }
 
+/// What may not stand just anywhere in a form.
+fn odd_words() -> impl Strategy<Value = &'static [u8]> {
+    prop::sample::select(vec![
+        &b"\r\n"[..],
+        b"\n",
+        b"\r",
+        b"\n\r\n",
+        b"--",
+        b"-",
+        b" ",
+        b"\x00",
+        b"\r\nX: y",
+        b"\nX: y",
+        b"\r\n X: y",
+        b"X: multiPart/mixed\r\n",
+        b"x",
+    ])
+}
+
+/// Whether the product reads an upload as a form.
+fn is_read(upload: &Upload) -> bool {
+    Form::read(upload.boundary.as_bytes(), &upload.body).is_some()
+}
+
 /// Bodies put together from the words of forms, most of them odd, and many of them nearly a form.
 fn odd_uploads() -> impl Strategy<Value = Upload> {
     let word = prop::sample::select(vec![
@@ -211,7 +235,7 @@ proptest! {
         // Boundaries as clients draw them never occur in contents, so those must be read.
         if one.boundary.len() > 20 {
             prop_assert_eq!(judge(&one), Some(form), "the judge reads what was written");
-            prop_assert!(Form::read(one.boundary.as_bytes(), &one.body).is_some());
+            prop_assert!(is_read(&one));
         }
     }
 
@@ -254,10 +278,27 @@ proptest! {
         }
     }
 
+    /// A form into which one word was put or from which a few bytes were taken is read exactly when the judge says so, and so
+    /// is one with a delimiter too many, in the middle of a line or at the beginning of one.
+    #[test]
+    fn a_damaged_form_is_judged_right(form in forms(), boundary in boundaries(), at: prop::sample::Index, word in odd_words(), cut_bytes in 0..5usize) {
+        let upload = write(&boundary, &form);
+        let at = at.index(upload.body.len() + 1);
+        let (before, after) = upload.body.split_at(at);
+        let delimiter = format!("--{boundary}");
+        let line = format!("\r\n--{boundary}\r\n\r\n");
+        for insertion in [word, delimiter.as_bytes(), line.as_bytes(), format!("{delimiter}\r\n\r\n").as_bytes()] {
+            let damaged = Upload { boundary: boundary.clone(), body: [before, insertion, after].concat() };
+            prop_assert_eq!(is_read(&damaged), judge(&damaged).is_some(), "{:?}", damaged);
+            prop_assert_eq!(print(&upload) == print(&damaged), same(&upload, &damaged), "{:?} {:?}", upload, damaged);
+        }
+        let shorter = Upload { boundary, body: [before, after.get(cut_bytes..).unwrap_or_default()].concat() };
+        prop_assert_eq!(is_read(&shorter), judge(&shorter).is_some(), "{:?}", shorter);
+    }
+
     #[test]
     fn odd_bodies_are_read_exactly_when_the_judge_says_so(left in odd_uploads(), right in odd_uploads()) {
-        let is_read = Form::read(left.boundary.as_bytes(), &left.body).is_some();
-        prop_assert_eq!(is_read, judge(&left).is_some(), "{:?}", left);
+        prop_assert_eq!(is_read(&left), judge(&left).is_some(), "{:?}", left);
         // The same text with another boundary in its place, and the same body under another media type.
         let text: Vec<u8> = cut(&left.body, b"a").join(&b"b"[..]);
         let renamed = Upload { boundary: left.boundary.replace('a', "b"), body: text };

@@ -249,6 +249,7 @@ mod tests {
             b"--b\r\n\r\nx\r\n--b--\n",
             b"--b\n\nx\n--b--\n",
             b"--b\r\nA: 1\n\r\n\r\nx\r\n--b--\r\n",
+            b"--b\r\nA: 1\nB: 2\r\n\r\nx\r\n--b--\r\n",
             b"--b\r\nA: 1\r\nB\r\n\r\nx\r\n--b--\r\n",
             b"--b\r\nA: 1\r\n folded\r\n\r\nx\r\n--b--\r\n",
             b"--b\r\nA: \x00\r\n\r\nx\r\n--b--\r\n",

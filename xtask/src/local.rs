@@ -65,6 +65,11 @@ impl Running {
         }
         Ok(running)
     }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
 }
 
 impl Drop for Running {

@@ -10,6 +10,7 @@ mod local;
 mod peers;
 mod test;
 mod vectors;
+mod wire;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -19,6 +20,7 @@ cargo xtask test                    every test there is; the last line is the co
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
 cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long
+cargo xtask fuzz wire SECONDS [SEED]   random bytes against the running gateway, from both sides
 cargo xtask clients                 the official Stripe SDKs through the gateway (npm and pip install them)
 cargo xtask peers                   the checker's verdict on four peers, as a table (npm, pip and cargo install them)";
 
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["vectors", path] => vectors::run(path.as_ref()),
         ["bench", rest @ ..] => bench::run(rest),
+        ["fuzz", "wire", seconds] => wire::run(seconds, None),
+        ["fuzz", "wire", seconds, seed] => wire::run(seconds, Some(seed)),
         ["fuzz", target, seconds] => fuzz::run(target, seconds),
         ["clients"] => clients::all(),
         ["peers"] => peers::all(),

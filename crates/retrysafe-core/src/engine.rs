@@ -113,6 +113,30 @@ pub struct Lease {
     ttl: Option<Duration>,
 }
 
+/// Whose lease is to be renewed. It gives no right to execute or to settle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    id: Id,
+    fence: Fence,
+}
+
+impl Renewal {
+    /// The lease on this record under this fence.
+    pub const fn new(id: Id, fence: Fence) -> Self {
+        Self { id, fence }
+    }
+
+    /// The record's name.
+    pub const fn id(self) -> Id {
+        self.id
+    }
+
+    /// The fence of the owner.
+    pub const fn fence(self) -> Fence {
+        self.fence
+    }
+}
+
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewed {
@@ -247,46 +271,38 @@ impl<S: Store> Engine<S> {
         Ok(matches!(ruled, Ruled::Done(_)))
     }
 
-    /// Lengthens a lease while its owner executes.
+    /// Lengthens a lease while its owner executes. The record is read anew, so that whoever renews
+    /// needs to know no more than whose lease it is.
     ///
     /// # Errors
     ///
     /// The store's. The lease stands as it was, or longer.
     pub async fn renew(
         &self,
-        held: &mut Lease,
+        held: Renewal,
         lease: Duration,
         lease_max: Duration,
     ) -> Result<Renewed, StoreError> {
         let event = Event::Renew { fence: held.fence, lease, lease_max };
-        let mut now = held.granted_at;
+        let loaded = self.store.load(held.id).await?;
+        let mut now = loaded.now;
+        let mut current = loaded.value;
         for _ in 0..RACES_MAX {
-            match machine::decide(Some(&held.record), &event, now) {
-                Decision::Insert | Decision::Stands(_) => return Ok(Renewed::Lost),
-                Decision::Write(write) => {
-                    let answer = self.store.swap(held.record.clone(), write).await?;
-                    now = answer.now;
-                    match answer.value {
-                        Swapped::Done(record) => {
-                            let length = record
-                                .lease_until()
-                                .map(|until| now.until(until))
-                                .unwrap_or_default();
-                            held.record = record;
-                            return Ok(match length.is_zero() {
-                                // `lease_max` is used up: the write could not reach past now.
-                                true => Renewed::Lost,
-                                false => Renewed::For(length),
-                            });
-                        }
-                        Swapped::Lost(Some(current)) if current.fence == held.fence => {
-                            held.record = current;
-                        }
-                        // The lease keeps its own record: the other one may be of a later request,
-                        // whose answer is not for this one's caller.
-                        Swapped::Lost(_) => return Ok(Renewed::Lost),
-                    }
+            let decision = machine::decide(current.as_ref(), &event, now);
+            let (Some(record), Decision::Write(write)) = (current, decision) else {
+                return Ok(Renewed::Lost);
+            };
+            let answer = self.store.swap(record, write).await?;
+            now = answer.now;
+            match answer.value {
+                Swapped::Done(record) => {
+                    let until = record.lease_until();
+                    let length = until.map(|until| now.until(until)).unwrap_or_default();
+                    // Zero: `lease_max` is used up, and the write could not reach past now.
+                    let is_used_up = length.is_zero();
+                    return Ok(if is_used_up { Renewed::Lost } else { Renewed::For(length) });
                 }
+                Swapped::Lost(other) => current = other,
             }
         }
         Err(StoreError::not_applied(StoreErrorKind::Broken))
@@ -573,6 +589,11 @@ impl Lease {
         self.record.id
     }
 
+    /// What somebody needs who renews this lease while its owner is busy executing.
+    pub fn renewal(&self) -> Renewal {
+        Renewal { id: self.record.id, fence: self.fence }
+    }
+
     /// The fence to show to whatever is behind us, so that it too can refuse a late owner.
     pub fn fence(&self) -> Fence {
         self.fence
@@ -698,9 +719,9 @@ mod tests {
         is_broken(&begin(&engine, &print(1)).unwrap_err(), &engine);
 
         let engine = contrary(Becomes::Same);
-        let mut lease = Lease::new(engine.store().record.clone(), Time::from_ms(1_000));
+        let lease = Lease::new(engine.store().record.clone(), Time::from_ms(1_000));
         let length = Duration::from_secs(60);
-        is_broken(&now(engine.renew(&mut lease, length, length)).unwrap_err(), &engine);
+        is_broken(&now(engine.renew(lease.renewal(), length, length)).unwrap_err(), &engine);
 
         let engine = contrary(Becomes::Same);
         let unsettled = now(engine.settle(lease, &Outcome::Retryable(None))).unwrap_err();
@@ -728,9 +749,9 @@ mod tests {
         mine.state = first().record(Time::from_ms(1_000), 1).state;
         engine.store.record.fence = Fence(7);
         engine.store.record.fingerprint = print(2);
-        let mut lease = Lease::new(mine, Time::from_ms(1_000));
+        let lease = Lease::new(mine, Time::from_ms(1_000));
         let length = Duration::from_secs(60);
-        assert_eq!(now(engine.renew(&mut lease, length, length)).unwrap(), Renewed::Lost);
+        assert_eq!(now(engine.renew(lease.renewal(), length, length)).unwrap(), Renewed::Lost);
         let settled = now(engine.settle(lease, &Outcome::Retryable(None))).unwrap();
         assert!(matches!(settled, Settled::Lost { current: None, .. }), "{settled:?}");
     }

@@ -21,6 +21,8 @@ mod leaving;
 mod observed;
 #[path = "layer/outcomes.rs"]
 mod outcomes;
+#[path = "layer/schedules.rs"]
+mod schedules;
 #[path = "layer/stage.rs"]
 mod stage;
 #[path = "layer/storms.rs"]

@@ -124,11 +124,11 @@ async fn a_lost_fence_makes_the_transaction_fail() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_does_not_take_the_fence_away() {
     let (_, pool, engine) = shop().await;
-    let Ok(Begun::Execute(mut lease)) = begin(&engine, "k", 1).await else { panic!() };
+    let Ok(Begun::Execute(lease)) = begin(&engine, "k", 1).await else { panic!() };
     let stale = begin(&engine, "other", 2).await;
     assert!(matches!(stale, Ok(Begun::Execute(_))));
     let fence = lease.fence();
-    engine.renew(&mut lease, Duration::from_secs(60), Duration::from_secs(600)).await.unwrap();
+    engine.renew(lease.renewal(), Duration::from_secs(60), Duration::from_secs(600)).await.unwrap();
     let mut tx = pool.begin().await.unwrap();
     let settled = engine.settle_fenced_in(&mut tx, id("k"), fence, None, &completed("paid")).await;
     assert_eq!(settled.unwrap().fence, fence);

@@ -91,16 +91,16 @@ pub(super) async fn a_replay_names_the_millisecond_of_expiry(bench: Stand) {
 pub(super) async fn a_lease_is_renewed_up_to_lease_max_exactly(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    let mut lease = request.execute(&engine, 1).await;
+    let lease = request.execute(&engine, 1).await;
     let lease_max = LEASE + LEASE / 2;
     bench.advance(LEASE - TICK).await;
-    let renewed = engine.renew(&mut lease, LEASE, lease_max).await.expect("it is answered");
+    let renewed = engine.renew(lease.renewal(), LEASE, lease_max).await.expect("it is answered");
     assert_eq!(renewed, Renewed::For(LEASE / 2 + TICK));
     bench.advance(LEASE / 2).await;
-    let renewed = engine.renew(&mut lease, LEASE, lease_max).await.expect("it is answered");
+    let renewed = engine.renew(lease.renewal(), LEASE, lease_max).await.expect("it is answered");
     assert_eq!(renewed, Renewed::For(TICK));
     bench.advance(TICK).await;
-    let renewed = engine.renew(&mut lease, LEASE, lease_max).await.expect("it is answered");
+    let renewed = engine.renew(lease.renewal(), LEASE, lease_max).await.expect("it is answered");
     assert_eq!(renewed, Renewed::Lost);
     assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
 }

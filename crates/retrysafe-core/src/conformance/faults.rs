@@ -222,11 +222,11 @@ pub(super) async fn an_ambiguous_renewal_keeps_the_lease(bench: Stand) {
     for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Refused] {
         let engine = faulty(&bench);
         let request = Request::new(&format!("{fault:?}"));
-        let mut lease = request.execute(&engine, 1).await;
+        let lease = request.execute(&engine, 1).await;
         engine.store().arm(Op::Swap, fault);
-        engine.renew(&mut lease, LEASE, AGES).await.expect_err("the fault strikes");
+        engine.renew(lease.renewal(), LEASE, AGES).await.expect_err("the fault strikes");
         bench.advance(LEASE / 2).await;
-        let renewed = engine.renew(&mut lease, LEASE, AGES).await.expect("it is answered");
+        let renewed = engine.renew(lease.renewal(), LEASE, AGES).await.expect("it is answered");
         assert!(matches!(renewed, Renewed::For(_)));
         settled(&engine, lease, &done("x")).await;
         assert_eq!(request.replay(&engine).await, answer("x"));

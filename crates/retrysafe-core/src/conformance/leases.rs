@@ -9,18 +9,18 @@ use crate::engine::{Begun, Engine, Lease, Renewed};
 use crate::record::{Outcome, Standing};
 use crate::store::Store;
 
-async fn renewed(engine: &Engine<impl Store>, lease: &mut Lease, lease_max: Duration) -> Renewed {
-    engine.renew(lease, LEASE, lease_max).await.expect("the renewal is answered")
+async fn renewed(engine: &Engine<impl Store>, lease: &Lease, lease_max: Duration) -> Renewed {
+    engine.renew(lease.renewal(), LEASE, lease_max).await.expect("the renewal is answered")
 }
 
 /// An owner that says so in time stays believed, however long it executes.
 pub(super) async fn a_renewed_lease_outlives_its_first_length(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    let mut lease = request.execute(&engine, 1).await;
+    let lease = request.execute(&engine, 1).await;
     for _ in 0..10 {
         bench.advance(LEASE / 2).await;
-        let answer = renewed(&engine, &mut lease, AGES).await;
+        let answer = renewed(&engine, &lease, AGES).await;
         assert!(matches!(answer, Renewed::For(left) if left <= LEASE && left > LEASE / 2));
         assert!(matches!(request.begin(&engine, 2).await, Begun::InProgress(_)));
     }
@@ -32,10 +32,10 @@ pub(super) async fn a_renewed_lease_outlives_its_first_length(bench: Stand) {
 pub(super) async fn a_renewal_changes_only_version_and_lease(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    let mut lease = request.execute(&engine, 1).await;
+    let lease = request.execute(&engine, 1).await;
     let before = request.record(&engine).await;
     bench.advance(LEASE / 2).await;
-    renewed(&engine, &mut lease, AGES).await;
+    renewed(&engine, &lease, AGES).await;
     let after = request.record(&engine).await;
     assert!(after.version > before.version);
     assert!(after.lease_until() > before.lease_until());
@@ -48,11 +48,11 @@ pub(super) async fn a_renewal_changes_only_version_and_lease(bench: Stand) {
 pub(super) async fn past_lease_max_the_owner_is_in_doubt_and_its_settle_counts(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    let mut lease = request.execute(&engine, 1).await;
+    let lease = request.execute(&engine, 1).await;
     bench.advance(LEASE * 3).await;
-    assert_eq!(renewed(&engine, &mut lease, LEASE * 2).await, Renewed::Lost);
+    assert_eq!(renewed(&engine, &lease, LEASE * 2).await, Renewed::Lost);
     assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
-    assert_eq!(renewed(&engine, &mut lease, LEASE * 2).await, Renewed::Lost);
+    assert_eq!(renewed(&engine, &lease, LEASE * 2).await, Renewed::Lost);
     settled(&engine, lease, &done("x")).await;
     assert_eq!(request.replay(&engine).await, answer("x"));
 }
@@ -61,11 +61,11 @@ pub(super) async fn past_lease_max_the_owner_is_in_doubt_and_its_settle_counts(b
 pub(super) async fn an_unknown_record_is_not_renewed(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    let mut lease = request.execute(&engine, 1).await;
+    let lease = request.execute(&engine, 1).await;
     bench.advance(LEASE * 2).await;
     assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
     let doubted = request.record(&engine).await;
-    assert_eq!(renewed(&engine, &mut lease, AGES).await, Renewed::Lost);
+    assert_eq!(renewed(&engine, &lease, AGES).await, Renewed::Lost);
     assert_eq!(request.record(&engine).await, doubted);
 }
 
@@ -73,11 +73,11 @@ pub(super) async fn an_unknown_record_is_not_renewed(bench: Stand) {
 pub(super) async fn an_overtaken_owner_renews_nothing(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    let mut late = request.execute(&engine, 1).await;
+    let late = request.execute(&engine, 1).await;
     engine.withdraw(request.id(), 1).await.expect("it is answered");
     let lease = request.execute(&engine, 2).await;
     let current = request.record(&engine).await;
-    assert_eq!(renewed(&engine, &mut late, AGES).await, Renewed::Lost);
+    assert_eq!(renewed(&engine, &late, AGES).await, Renewed::Lost);
     assert_eq!(request.record(&engine).await, current);
     assert!(late.fence() < lease.fence());
     // Having read the other's record does not make it the late owner's.
@@ -90,11 +90,11 @@ pub(super) async fn an_overtaken_owner_renews_nothing(bench: Stand) {
 pub(super) async fn a_reaped_record_is_not_renewed(bench: Stand) {
     let engine = Engine::new(bench.store());
     let request = Request::new("k");
-    let mut late = request.execute(&engine, 1).await;
+    let late = request.execute(&engine, 1).await;
     engine.withdraw(request.id(), 1).await.expect("it is answered");
     bench.advance(TTL * 2).await;
     assert_eq!(engine.reap(10).await.expect("it is answered"), 1);
-    assert_eq!(renewed(&engine, &mut late, AGES).await, Renewed::Lost);
+    assert_eq!(renewed(&engine, &late, AGES).await, Renewed::Lost);
     assert_eq!(load(engine.store(), request.id()).await, None);
 }
 
@@ -105,9 +105,9 @@ pub(super) async fn lease_max_counts_from_the_attempt(bench: Stand) {
     let lease = request.execute(&engine, 1).await;
     settled(&engine, lease, &Outcome::Retryable(None)).await;
     bench.advance(LEASE * 10).await;
-    let mut lease = request.execute(&engine, 2).await;
+    let lease = request.execute(&engine, 2).await;
     bench.advance(LEASE / 2).await;
-    assert!(matches!(renewed(&engine, &mut lease, LEASE * 2).await, Renewed::For(_)));
+    assert!(matches!(renewed(&engine, &lease, LEASE * 2).await, Renewed::For(_)));
 }
 
 /// A begin that was not acknowledged is taken back by its owner number, and the key is free.
@@ -158,9 +158,9 @@ pub(super) async fn renewals_beside_a_sweeper_never_lose_the_answer(bench: Stand
             let (engine, lease) = (engine.clone(), first.take());
             async move {
                 match lease {
-                    Some(mut lease) => {
+                    Some(lease) => {
                         // Lost to the sweeper or not, the outcome is the owner's to tell.
-                        renewed(&engine, &mut lease, AGES).await;
+                        renewed(&engine, &lease, AGES).await;
                         settled(&engine, lease, &done("x")).await;
                     }
                     None => {

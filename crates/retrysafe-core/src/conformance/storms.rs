@@ -263,7 +263,7 @@ impl Storm {
     async fn renew(&mut self) {
         let Some(at) = self.some_owner() else { return };
         let owner = &mut self.owners[at];
-        let _renewed = self.engine.renew(&mut owner.lease, LEASE, LEASE * 5).await;
+        let _renewed = self.engine.renew(owner.lease.renewal(), LEASE, LEASE * 5).await;
     }
 
     async fn pass_time(&mut self) {

@@ -18,6 +18,7 @@ use super::answer::ASK_AGAIN;
 use super::attempt::{Attempt, Failed};
 use super::body::{Body, Read, read};
 use super::memory::Hold;
+use super::running::Run;
 use super::service::Case;
 use super::settle::settle;
 
@@ -78,13 +79,14 @@ pub(super) async fn conclude<S, R, E>(
     attempt: &Attempt,
     lease: Lease,
     ended: Ended<R, E>,
+    run: Run,
 ) -> Result<Response<Body<R>>, E>
 where
     S: Store,
     R: HttpBody<Data = Bytes>,
 {
     let (end, told) = weigh(case, key, attempt, ended);
-    let settled = settle(case, key, lease, case.route.policy.judge(end)).await;
+    let settled = settle(case, key, lease, case.route.policy.judge(end), Some(run)).await;
     match (told, settled) {
         (Told::Error(error), _) => Err(error),
         (Told::Response(..) | Told::Refusal(_), None) => {

@@ -17,6 +17,8 @@ use retrysafe_core::problem::Refusal;
 use retrysafe_core::scope::{Caller, Id};
 use tokio::time::Instant;
 
+use super::deadline::after;
+
 /// How often a limiter is asked between two clean-ups of what it remembers.
 const ASKED_PER_CLEANING: u32 = 4_096;
 
@@ -180,7 +182,7 @@ impl Live {
         match expiries.front() {
             Some(first) if expiries.len() >= self.max => Err(*first - now),
             _ => {
-                expiries.push_back(now + ttl);
+                expiries.push_back(after(now, ttl));
                 Ok(())
             }
         }

@@ -36,17 +36,22 @@
 //! * An error of the inner service (not a response) makes the record unknown: nothing proves that
 //!   nothing was done. Turn errors into responses inside this layer.
 //! * What executes is the handler's future, within the connection's task while the client is there.
-//!   It needs a tokio runtime.
+//!   It needs a tokio runtime. When the client leaves, the work goes on in another task: what a handler
+//!   needs from outer layers belongs into the request's extensions, not into task-locals.
+//! * Leases are renewed by a task of the layer, on the runtime on which the layer was made. A handler
+//!   that blocks the only thread of that runtime for longer than a lease loses its lease.
 
 mod answer;
 mod attempt;
 mod body;
 mod deadline;
+mod drain;
 mod end;
 mod guarded;
 mod limits;
 mod memory;
 mod observe;
+mod renewal;
 mod report;
 mod request;
 mod run;
@@ -65,10 +70,10 @@ use tower_layer::Layer;
 
 pub use attempt::{Attempt, Failed};
 pub use body::Body;
+pub use drain::Drain;
 pub use limits::{Limiter, Limits};
 pub use memory::{ConnectionShare, MemoryBudget};
 pub use request::fingerprint_request;
-pub use running::Drain;
 pub use service::{Idempotency, ResponseFuture};
 pub use settings::{IDEMPOTENCY_KEY, RoutePolicy, caller_of_credential};
 
@@ -101,7 +106,7 @@ impl<S: Store> IdempotencyLayer<S> {
 impl<S> IdempotencyLayer<S> {
     /// A handle by which a shutdown waits until every execution is settled.
     pub fn drain(&self) -> Drain {
-        self.room.running.drain()
+        self.room.drain.clone()
     }
 }
 

@@ -11,6 +11,8 @@ use retrysafe_core::fingerprint::Fingerprint;
 use retrysafe_core::scope::{CredentialMark, Id};
 use tokio::time::Instant;
 
+use super::deadline::after;
+
 /// How many requests are remembered: about 20 MB. Past it the oldest are forgotten first.
 const REMEMBERED_MAX: usize = 100_000;
 
@@ -50,7 +52,7 @@ impl Observed {
             Some(_) => {}
             None => table.order.push_back(id),
         }
-        table.seen.insert(id, (print, mark, now + ttl));
+        table.seen.insert(id, (print, mark, after(now, ttl)));
         while table.order.len() > REMEMBERED_MAX {
             let oldest = table.order.pop_front();
             oldest.and_then(|oldest| table.seen.remove(&oldest));

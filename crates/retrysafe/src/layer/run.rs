@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue};
 use http::{Request, Response, request};
 use http_body::Body as HttpBody;
-use retrysafe_core::engine::{Ask, Begun, Lease, Renewed};
+use retrysafe_core::engine::{Ask, Begun, Lease};
 use retrysafe_core::event::Met;
 use retrysafe_core::fingerprint::Fingerprint;
 use retrysafe_core::key::KeyDigest;
@@ -36,13 +36,12 @@ use super::body::Body;
 use super::deadline::after;
 use super::end::{Ended, conclude, listen};
 use super::memory::{ExecutionSlot, HeldBody, Hold};
+use super::renewal::RenewalOrder;
 use super::request::Meaning;
+use super::running::Run;
 use super::service::Case;
 use super::settle::{settle, withdraw};
 use super::stubborn::Stubborn;
-
-/// A lease is renewed this often before it ends, so that two renewals may fail.
-const RENEWALS_PER_LEASE: u32 = 3;
 
 /// A request as it came in, and the service that was made ready for it. It is large and handed from
 /// one future to the next, so it is kept in a box.
@@ -144,11 +143,11 @@ where
                 report.met(Met::Unknown, job.key);
                 case.refuse(&Refusal::OutcomeUnknown { retry_after: ASK_AGAIN })
             }
-            Err(error) if case.may_run_unprotected(job.id, &error) => {
-                report.met(Met::Unprotected, job.key);
-                return Worked::Answered(Box::pin(run_unprotected(job)).await);
-            }
             Err(error) => {
+                if let Some(run) = case.start_unprotected(job.id, &error) {
+                    report.met(Met::Unprotected, job.key);
+                    return Worked::Answered(Box::pin(run_unprotected(job, run)).await);
+                }
                 report.met(Met::StoreError, job.key);
                 if error.may_have_applied() {
                     withdraw(&case, job.id, job.key, owner);
@@ -176,56 +175,71 @@ where
     let Job { arrived, body, trailers, id, key, .. } = job;
     let Arrived { mut inner, mut parts } = *arrived;
     let policy = &case.route.policy;
-    let run = case.room.running.start(id, lease.fence());
+    let Some(run) = case.start_run(key, &lease, asked_at).await else {
+        // It still runs here from when the store was away, without protection. So nothing is sent.
+        settle(&case, key, lease, policy.judge(End::NotSent), None).await;
+        return Ok(case.refuse(&Refusal::InProgress { retry_after: ASK_AGAIN }));
+    };
     let deadline = after(asked_at, policy.lease_max);
     let attempt = Attempt::new(id, key, lease.fence(), lease.attempt(), deadline);
     // The last look at the clock before the handler sees anything: past its lease the record may be
     // unknown already, and somebody may be deciding that this was never sent.
     let started = Instant::now();
     if started >= after(asked_at, lease.length()) {
-        settle(&case, key, lease, policy.judge(End::NotSent)).await;
+        settle(&case, key, lease, policy.judge(End::NotSent), Some(run)).await;
         return Ok(case.refuse(&case.store_unavailable()));
     }
     parts.extensions.insert(attempt.clone());
     let request = Request::from_parts(parts, Body::whole(body.begun(), trailers));
     let bytes_max = policy.response_bytes_max;
     let hold = Hold::of_execution(case.settings.memory.as_ref());
-    let ended = {
-        let mut handler = pin!(unpanicked(async move {
-            match inner.call(request).await {
-                Ok(response) => listen(response, bytes_max, hold).await,
-                Err(error) => Ended::Error(error),
-            }
-        }));
-        tokio::select! {
-            biased;
-            ended = &mut handler => ended,
-            // The lease is lost, the handler is not killed: its late settle still counts.
-            () = keep(&case, key, &mut lease) => handler.await,
+    let ended = unpanicked(async move {
+        match inner.call(request).await {
+            Ok(response) => listen(response, bytes_max, hold).await,
+            Err(error) => Ended::Error(error),
         }
-    };
+    })
+    .await;
     case.report.executed(started.elapsed());
     if let Some(ttl) = attempt.ttl() {
         lease.set_ttl(ttl);
     }
-    let answer = conclude(&case, key, &attempt, lease, ended).await;
-    drop(run);
-    answer
+    conclude(&case, key, &attempt, lease, ended, run).await
 }
 
 impl<S: Store> Case<S> {
+    /// Notes an execution, so that duplicates find it and its lease is renewed.
+    async fn start_run(&self, key: KeyDigest, lease: &Lease, asked_at: Instant) -> Option<Run> {
+        let policy = &self.route.policy;
+        let order = RenewalOrder {
+            renewal: lease.renewal(),
+            lease: policy.lease,
+            lease_max: policy.lease_max,
+            key,
+            report: Arc::clone(&self.report),
+        };
+        let due = order.due_after(asked_at);
+        let (run, is_earlier) = self.room.running.start(lease.id(), lease.fence(), due, order)?;
+        self.room.renewer.ensure_running(&self.room);
+        if is_earlier {
+            self.room.renewer.wake();
+            // It may stand behind this task on the same thread, and the handler may block that.
+            tokio::task::yield_now().await;
+        }
+        Some(run)
+    }
+
     /// Failing open is for a store that is out of reach or full, and only where the begin surely
     /// was not applied. A damaged record is a record: behind it may be an execution. And what runs in
     /// this process is known to run, without any store.
-    fn may_run_unprotected(&self, id: Id, error: &StoreError) -> bool {
+    fn start_unprotected(&self, id: Id, error: &StoreError) -> Option<Run> {
         let out_of_reach = match error.kind() {
             StoreErrorKind::Unavailable | StoreErrorKind::Full => true,
             StoreErrorKind::Damaged | StoreErrorKind::Broken => false,
         };
-        out_of_reach
-            && !error.may_have_applied()
-            && self.route.policy.on_store_error == OnStoreError::Open
-            && self.room.running.elapsed(id).is_none()
+        let is_open = self.route.policy.on_store_error == OnStoreError::Open;
+        let may_run = out_of_reach && is_open && !error.may_have_applied();
+        may_run.then(|| self.room.running.start_unprotected(id)).flatten()
     }
 
     pub(super) fn store_unavailable(&self) -> Refusal {
@@ -233,8 +247,12 @@ impl<S: Store> Case<S> {
     }
 }
 
-/// Executes a job that nothing protects, because its route would rather have it so.
-async fn run_unprotected<Svc, B, R>(job: Job<Svc>) -> Result<Response<Body<R>>, Svc::Error>
+/// Executes a job that nothing protects, because its route would rather have it so. The process knows
+/// of it until the answer's head is there.
+async fn run_unprotected<Svc, B, R>(
+    job: Job<Svc>,
+    _run: Run,
+) -> Result<Response<Body<R>>, Svc::Error>
 where
     Svc: Service<Request<Body<B>>, Response = Response<R>>,
     B: HttpBody<Data = Bytes>,
@@ -258,21 +276,4 @@ async fn unpanicked<R: HttpBody, E>(handler: impl Future<Output = Ended<R, E>>) 
         polled.unwrap_or(Poll::Ready(Ended::Panicked))
     })
     .await
-}
-
-/// Renews a lease until it is lost.
-async fn keep<S: Store>(case: &Case<S>, key: KeyDigest, lease: &mut Lease) {
-    let policy = &case.route.policy;
-    let pause = (policy.lease / RENEWALS_PER_LEASE).max(Duration::from_millis(1));
-    loop {
-        tokio::time::sleep(pause).await;
-        // Boxed, because most executions end before their first renewal and need no room for it.
-        let renewal = Box::pin(case.room.engine.renew(lease, policy.lease, policy.lease_max));
-        match renewal.await {
-            Ok(Renewed::For(_)) => {}
-            Ok(Renewed::Lost) => return case.report.lease_lost(key),
-            // The lease stands as it was, and there is time for another try before it ends.
-            Err(_) => {}
-        }
-    }
 }

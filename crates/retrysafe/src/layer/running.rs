@@ -1,8 +1,9 @@
 //! What is this process executing, and who waits for it?
 //!
 //! A duplicate may wait for the running request. Where that runs in the same process its end wakes
-//! the waiters; they touch nothing but this table. It also counts what is under way, so that a
-//! shutdown can wait for its end.
+//! the waiters; they touch nothing but this table. Waiters for a request that runs elsewhere hold a
+//! place as well, so that their number is bounded. What runs without the store's protection is here
+//! too: the process knows of it, whatever the store does.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,30 +19,43 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use super::memory::HeldBody;
+use super::renewal::RenewalOrder;
 
 /// The executions of this process and their waiters.
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    table: Mutex<HashMap<Id, Entry>>,
+    table: Mutex<Table>,
     waiting: AtomicUsize,
-    executing: Arc<Executing>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    here: HashMap<Id, Entry>,
+    /// How many wait here for a request that runs elsewhere.
+    elsewhere: HashMap<Id, usize>,
+    /// When the renewer looks at the table next.
+    next_look: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    fence: Fence,
+    by: Protection,
     since: Instant,
     // Made by the first waiter: most executions have none.
     ended: Option<Arc<Notify>>,
     waiting: usize,
     // The first waiter's, for all of them: they ask the same.
     waiters_body: Option<Bytes>,
+    renewal: Option<(Instant, RenewalOrder)>,
 }
 
-#[derive(Debug, Default)]
-struct Executing {
-    count: AtomicUsize,
-    idle: Notify,
+/// What keeps an execution from happening twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protection {
+    /// The record, under this fence.
+    Record(Fence),
+    /// Nothing but this table: the store is away, and the route runs all the same.
+    ThisTable,
 }
 
 /// One execution. Its end, however it comes about, wakes the waiters.
@@ -49,13 +63,8 @@ struct Executing {
 pub(super) struct Run {
     running: Arc<Running>,
     id: Id,
-    fence: Fence,
-    _counted: Counted,
+    by: Protection,
 }
-
-/// Something that a shutdown waits for, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Counted(Arc<Executing>);
 
 /// What a duplicate finds when it wants to wait.
 #[derive(Debug)]
@@ -63,7 +72,7 @@ pub(super) enum Seat {
     /// The request runs here.
     Here(Waiter),
     /// It runs elsewhere, or has just ended.
-    Elsewhere,
+    Elsewhere(Place),
     /// Too many are waiting already.
     Full,
 }
@@ -78,38 +87,87 @@ pub(super) struct Waiter {
 
 /// A waiter's place in the table, given up when it is dropped.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     running: Arc<Running>,
     id: Id,
-    fence: Fence,
+    /// The execution here that it waits for, or none where that runs elsewhere.
+    by: Option<Protection>,
 }
 
-/// Waits until every execution is settled, for a shutdown that loses no answer.
-///
-/// Stop accepting requests first; a handle does not refuse new ones.
-#[derive(Clone, Debug)]
-pub struct Drain(Arc<Executing>);
-
 impl Running {
-    pub(super) fn start(self: &Arc<Self>, id: Id, fence: Fence) -> Run {
-        let entry =
-            Entry { fence, since: Instant::now(), ended: None, waiting: 0, waiters_body: None };
-        let former = self.lock().insert(id, entry);
-        // A former owner whose record was decided over its head may still be running.
-        wake(former);
-        Run { running: Arc::clone(self), id, fence, _counted: self.count() }
+    /// Notes an execution whose lease is renewed when that is due. Says also whether that is earlier
+    /// than the renewer's next look. `None` while the same request runs here without protection.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        id: Id,
+        fence: Fence,
+        due: Instant,
+        order: RenewalOrder,
+    ) -> Option<(Run, bool)> {
+        let mut table = self.lock();
+        if table.here.get(&id).is_some_and(|entry| entry.by == Protection::ThisTable) {
+            return None;
+        }
+        let run = self.insert(&mut table, id, Protection::Record(fence), Some((due, order)));
+        Some((run, table.is_earlier(due)))
     }
 
-    /// Counts something that a shutdown waits for.
-    pub(super) fn count(&self) -> Counted {
-        self.executing.count.fetch_add(1, Ordering::AcqRel);
+    /// Notes an execution that nothing else protects. `None` if the same request runs here already.
+    pub(super) fn start_unprotected(self: &Arc<Self>, id: Id) -> Option<Run> {
+        let mut table = self.lock();
+        if table.here.contains_key(&id) {
+            return None;
+        }
+        Some(self.insert(&mut table, id, Protection::ThisTable, None))
+    }
+
+    fn insert(
+        self: &Arc<Self>,
+        table: &mut Table,
+        id: Id,
+        by: Protection,
+        renewal: Option<(Instant, RenewalOrder)>,
+    ) -> Run {
+        let since = Instant::now();
+        let entry = Entry { by, since, ended: None, waiting: 0, waiters_body: None, renewal };
+        // A former owner whose record was decided over its head may still be running.
+        wake(table.here.insert(id, entry));
         metrics::gauge!(event::EXECUTING.name).increment(1.0);
-        Counted(Arc::clone(&self.executing))
+        Run { running: Arc::clone(self), id, by }
+    }
+
+    /// Takes the renewals that are due, and says when to look again.
+    pub(super) fn take_due(&self, now: Instant) -> (Vec<RenewalOrder>, Option<Instant>) {
+        let mut table = self.lock();
+        let mut due = Vec::new();
+        let mut next_look: Option<Instant> = None;
+        for entry in table.here.values_mut() {
+            if let Some((_, order)) = entry.renewal.take_if(|(at, _)| *at <= now) {
+                due.push(order);
+            } else if let Some((at, _)) = &entry.renewal {
+                next_look = Some(next_look.map_or(*at, |next| next.min(*at)));
+            }
+        }
+        table.next_look = next_look;
+        (due, next_look)
+    }
+
+    /// Notes when a lease is renewed next, if its execution still runs. Says whether that is earlier
+    /// than the renewer's next look.
+    pub(super) fn renew_again(&self, order: RenewalOrder, at: Instant) -> bool {
+        let mut table = self.lock();
+        let by = Protection::Record(order.renewal.fence());
+        let Some(entry) = table.here.get_mut(&order.renewal.id()) else { return false };
+        if entry.by != by {
+            return false;
+        }
+        entry.renewal = Some((at, order));
+        table.is_earlier(at)
     }
 
     /// How long a request has been running here.
     pub(super) fn elapsed(&self, id: Id) -> Option<Duration> {
-        self.lock().get(&id).map(|entry| entry.since.elapsed())
+        self.lock().here.get(&id).map(|entry| entry.since.elapsed())
     }
 
     pub(super) fn wait(
@@ -120,26 +178,38 @@ impl Running {
         body: &mut HeldBody,
     ) -> Seat {
         let mut table = self.lock();
-        let Some(entry) = table.get_mut(&id) else { return Seat::Elsewhere };
-        if entry.waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max {
+        let here = table.here.get(&id).map(|entry| entry.waiting);
+        let waiting = here.or_else(|| table.elsewhere.get(&id).copied()).unwrap_or_default();
+        if waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max {
             return Seat::Full;
         }
-        entry.waiting += 1;
         self.waiting.fetch_add(1, Ordering::AcqRel);
         metrics::gauge!(event::WAITING.name).increment(1.0);
+        let place = |by| Place { running: Arc::clone(self), id, by };
+        let Some(entry) = table.here.get_mut(&id) else {
+            *table.elsewhere.entry(id).or_default() += 1;
+            return Seat::Elsewhere(place(None));
+        };
+        entry.waiting += 1;
         // Taken under the lock: an end that comes now already knows of this waiter.
         let ended = Arc::clone(entry.ended.get_or_insert_default()).notified_owned();
         let body = entry.waiters_body.get_or_insert_with(|| body.share()).clone();
-        let place = Place { running: Arc::clone(self), id, fence: entry.fence };
-        Seat::Here(Waiter { place, ended, body })
+        Seat::Here(Waiter { place: place(Some(entry.by)), ended, body })
     }
 
-    pub(super) fn drain(&self) -> Drain {
-        Drain(Arc::clone(&self.executing))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Whether a moment lies before the renewer's next look; if so, it is to look then.
+    fn is_earlier(&mut self, at: Instant) -> bool {
+        let is_earlier = self.next_look.is_none_or(|next| at < next);
+        if is_earlier {
+            self.next_look = Some(at);
+        }
+        is_earlier
     }
 }
 
@@ -159,38 +229,21 @@ impl Waiter {
     }
 }
 
-impl Drain {
-    /// How many executions are under way.
-    pub fn executing(&self) -> usize {
-        self.0.count.load(Ordering::Acquire)
-    }
-
-    /// Waits until none is, at most for `patience`.
-    ///
-    /// # Errors
-    ///
-    /// How many are still under way. Their records become unknown if the process ends now.
-    pub async fn wait(&self, patience: Duration) -> Result<(), usize> {
-        let idle = async {
-            loop {
-                let changed = self.0.idle.notified();
-                if self.executing() == 0 {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        tokio::time::timeout(patience, idle).await.map_err(|_| self.executing())
-    }
-}
-
 impl Drop for Place {
     fn drop(&mut self) {
         self.running.waiting.fetch_sub(1, Ordering::AcqRel);
         metrics::gauge!(event::WAITING.name).decrement(1.0);
-        if let Some(entry) = self.running.lock().get_mut(&self.id)
-            && entry.fence == self.fence
-        {
+        let mut table = self.running.lock();
+        let Some(by) = self.by else {
+            if let Some(waiting) = table.elsewhere.get_mut(&self.id) {
+                *waiting = waiting.saturating_sub(1);
+                if *waiting == 0 {
+                    table.elsewhere.remove(&self.id);
+                }
+            }
+            return;
+        };
+        if let Some(entry) = table.here.get_mut(&self.id).filter(|entry| entry.by == by) {
             entry.waiting = entry.waiting.saturating_sub(1);
             if entry.waiting == 0 {
                 entry.waiters_body = None;
@@ -201,20 +254,12 @@ impl Drop for Place {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        metrics::gauge!(event::EXECUTING.name).decrement(1.0);
         let mut table = self.running.lock();
-        let mine = table.get(&self.id).is_some_and(|entry| entry.fence == self.fence);
-        let entry = if mine { table.remove(&self.id) } else { None };
+        let is_mine = table.here.get(&self.id).is_some_and(|entry| entry.by == self.by);
+        let entry = if is_mine { table.here.remove(&self.id) } else { None };
         drop(table);
         wake(entry);
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        metrics::gauge!(event::EXECUTING.name).decrement(1.0);
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
-        }
     }
 }
 
@@ -228,6 +273,8 @@ fn wake(entry: Option<Entry>) {
 mod tests {
     use super::super::memory::Hold;
     use super::*;
+    use crate::layer::report::Reports;
+    use retrysafe_core::engine::Renewal;
     use retrysafe_core::{Key, Scope};
 
     fn id() -> Id {
@@ -238,27 +285,42 @@ mod tests {
         HeldBody::new(Bytes::from_static(b"{}"), Hold::of_body(None, None))
     }
 
+    fn order(fence: u64) -> RenewalOrder {
+        RenewalOrder {
+            renewal: Renewal::new(id(), Fence(fence)),
+            lease: Duration::from_secs(60),
+            lease_max: Duration::from_secs(600),
+            key: Key::new("k").unwrap().digest(),
+            report: Reports::default().of("r"),
+        }
+    }
+
+    fn start(running: &Arc<Running>, fence: u64) -> Run {
+        let due = Instant::now() + Duration::from_secs(20);
+        running.start(id(), Fence(fence), due, order(fence)).unwrap().0
+    }
+
     fn seat(running: &Arc<Running>) -> Option<Waiter> {
         match running.wait(id(), 2, 3, &mut body()) {
             Seat::Here(waiter) => Some(waiter),
-            Seat::Elsewhere | Seat::Full => None,
+            Seat::Elsewhere(_) | Seat::Full => None,
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_end_between_taking_a_seat_and_waiting_is_not_missed() {
         let running = Arc::new(Running::default());
-        let run = running.start(id(), Fence(1));
+        let run = start(&running, 1);
         let waiter = seat(&running).unwrap();
         drop(run);
         assert!(waiter.until(Instant::now() + Duration::from_secs(1)).await);
-        assert!(matches!(running.wait(id(), 9, 9, &mut body()), Seat::Elsewhere));
+        assert!(matches!(running.wait(id(), 9, 9, &mut body()), Seat::Elsewhere(_)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn waiters_are_bounded_and_places_are_given_up() {
         let running = Arc::new(Running::default());
-        let _run = running.start(id(), Fence(1));
+        let _run = start(&running, 1);
         let (one, two) = (seat(&running), seat(&running));
         assert!(two.is_some());
         assert!(matches!(running.wait(id(), 2, 3, &mut body()), Seat::Full));
@@ -270,28 +332,55 @@ mod tests {
     #[tokio::test]
     async fn a_former_owner_neither_ends_nor_hides_the_present_one() {
         let running = Arc::new(Running::default());
-        let former = running.start(id(), Fence(1));
+        let former = start(&running, 1);
         let waiter = seat(&running).unwrap();
-        let present = running.start(id(), Fence(2));
+        let present = start(&running, 2);
         assert!(waiter.until(Instant::now() + Duration::from_secs(60)).await);
         drop(former);
         assert!(running.elapsed(id()).is_some());
-        assert_eq!(running.drain().executing(), 1);
         drop(present);
         assert!(running.elapsed(id()).is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shutdown_waits_for_the_last_one_or_says_how_many_are_left() {
+    async fn a_renewal_is_due_once_and_only_while_its_execution_runs() {
         let running = Arc::new(Running::default());
-        let (one, two) = (running.count(), running.count());
-        let drain = running.drain();
-        assert_eq!(drain.wait(Duration::from_secs(1)).await, Err(2));
-        let waiting = tokio::spawn(async move { drain.wait(Duration::from_secs(60)).await });
-        drop(one);
-        tokio::task::yield_now().await;
-        assert!(!waiting.is_finished());
-        drop(two);
-        assert_eq!(waiting.await.unwrap(), Ok(()));
+        let run = start(&running, 1);
+        let due_at = Instant::now() + Duration::from_secs(20);
+        assert_eq!(running.take_due(Instant::now()).1, Some(due_at));
+        let (due, next) = running.take_due(due_at);
+        assert_eq!((due.len(), next), (1, None));
+        assert!(running.take_due(due_at).0.is_empty(), "it is under way");
+        assert!(running.renew_again(order(1), due_at), "the renewer has nothing else to wait for");
+        assert!(!running.renew_again(order(2), due_at), "of another owner");
+        assert_eq!(running.take_due(Instant::now()).1, Some(due_at));
+        drop(run);
+        assert!(!running.renew_again(order(1), due_at));
+        assert!(running.take_due(due_at).0.is_empty());
+    }
+
+    #[test]
+    fn what_runs_unprotected_here_runs_once_at_a_time() {
+        let running = Arc::new(Running::default());
+        let run = running.start_unprotected(id()).unwrap();
+        assert!(running.start_unprotected(id()).is_none());
+        assert!(running.start(id(), Fence(1), Instant::now(), order(1)).is_none());
+        drop(run);
+        let protected = start(&running, 1);
+        assert!(running.start_unprotected(id()).is_none());
+        drop(protected);
+        assert!(running.start_unprotected(id()).is_some());
+    }
+
+    #[test]
+    fn places_for_what_runs_elsewhere_are_bounded_and_given_up() {
+        let running = Arc::new(Running::default());
+        let Seat::Elsewhere(place) = running.wait(id(), 1, 9, &mut body()) else {
+            panic!("it runs nowhere here")
+        };
+        assert!(matches!(running.wait(id(), 1, 9, &mut body()), Seat::Full));
+        drop(place);
+        assert!(running.lock().elsewhere.is_empty());
+        assert!(matches!(running.wait(id(), 1, 9, &mut body()), Seat::Elsewhere(_)));
     }
 }

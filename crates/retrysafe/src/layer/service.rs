@@ -19,7 +19,7 @@ use http_body::Body as HttpBody;
 use retrysafe_core::Engine;
 use retrysafe_core::event::Met;
 use retrysafe_core::key::{Key, KeyDigest};
-use retrysafe_core::policy::Mode;
+use retrysafe_core::policy::{Mode, OnStoreError};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::{About, Standing};
 use retrysafe_core::scope::{Caller, Id};
@@ -29,14 +29,16 @@ use tower_service::Service;
 
 use super::body::{Body, Read, read};
 use super::deadline::after;
+use super::drain::Drain;
 use super::guarded::Guarded;
 use super::limits::Limiter;
 use super::memory::{ConnectionShare, ExecutionSlot, HeldBody, Hold, MemoryBudget};
 use super::observe::{Observed, UNKEYED};
+use super::renewal::Renewer;
 use super::report::{Report, Reports};
 use super::request::{self, Asked, Meaning, judge};
 use super::run::{Arrived, Job, Worked, work};
-use super::running::{Running, Seat};
+use super::running::{Place, Running, Seat};
 use super::settings::{RoutePolicy, Settings};
 use super::stubborn::{Begun, Stubborn};
 
@@ -61,6 +63,8 @@ pub struct Idempotency<Svc, S> {
 pub(super) struct Room<S> {
     pub engine: Engine<Guarded<S>>,
     pub running: Arc<Running>,
+    pub renewer: Renewer,
+    pub drain: Drain,
     pub reports: Reports,
     pub observed: Observed,
     owners: AtomicU64,
@@ -84,6 +88,8 @@ impl<S: Store> Room<S> {
         Self {
             engine: Engine::new(Guarded::new(store)),
             running: Arc::default(),
+            renewer: Renewer::new(),
+            drain: Drain::default(),
             reports: Reports::default(),
             observed: Observed::default(),
             owners: AtomicU64::new(first),
@@ -191,15 +197,19 @@ where
     let policy = &case.route.policy;
     let patience = request::preferred_wait(&job.arrived.parts).unwrap_or(policy.wait_max);
     let deadline = after(Instant::now(), patience.min(policy.wait_max));
-    let (mut pause, mut was_woken) = (POLL_PAUSE, false);
+    let mut pause = POLL_PAUSE;
+    let mut was_woken = false;
+    let mut place: Option<Place> = None;
     loop {
-        let (id, key) = (job.id, job.key);
+        let id = job.id;
+        let key = job.key;
         let slot = match case.execution_slot(id).await {
             Ok(slot) => slot,
             Err(refusal) => return Ok(case.refuse(&refusal)),
         };
-        // From here on a client that leaves changes nothing.
+        // From here on a client that leaves changes nothing, and a shutdown waits.
         case.begun.set(true);
+        let under_way = case.room.drain.execution();
         let left = match work(Arc::clone(&case), job, slot).await {
             Worked::Answered(answer) => return answer,
             Worked::Busy(left, back) => {
@@ -208,22 +218,26 @@ where
             }
         };
         case.begun.set(false);
+        drop(under_way);
         let may_wait = !was_woken && Instant::now() < deadline;
-        let may_begin = may_wait
-            && match case.seat(id, &mut job.body) {
+        if may_wait && place.is_none() {
+            match case.seat(id, &mut job.body) {
                 Seat::Here(waiter) => {
                     // Whoever was woken begins once more. If another one was faster, this one does
                     // not queue for a third try: a handler that fails would run once per waiter.
                     was_woken = waiter.until(deadline).await;
-                    was_woken
                 }
-                Seat::Elsewhere => {
-                    tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
-                    pause = (pause * 2).min(POLL_PAUSE_MAX);
-                    true
-                }
-                Seat::Full => false,
-            };
+                // The place is kept between two looks, so that nobody who came later gets it.
+                Seat::Elsewhere(free) => place = Some(free),
+                Seat::Full => {}
+            }
+        }
+        let looks_again = may_wait && place.is_some();
+        if looks_again {
+            tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
+            pause = (pause * 2).min(POLL_PAUSE_MAX);
+        }
+        let may_begin = may_wait && (was_woken || looks_again);
         if !may_begin {
             case.report.met(Met::InProgress, key);
             return Ok(case.refuse(&Refusal::InProgress { retry_after: case.pace(id, left) }));
@@ -308,9 +322,12 @@ where
     };
     let print = Meaning::new(&case.settings, policy, parts, &body.data).current;
     if let Some(counters) = counters.filter(|counters| counters.counts_new_keys()) {
-        let found = case.room.engine.look(id).await.map_err(|_| case.store_unavailable())?;
-        if found.value.is_none() {
-            counters.admit_new(&caller, policy.ttl)?;
+        match case.room.engine.look(id).await {
+            Ok(found) if found.value.is_some() => {}
+            Ok(_) => counters.admit_new(&caller, policy.ttl)?,
+            // The begin decides what a store that is away means on this route.
+            Err(_) if policy.on_store_error == OnStoreError::Open => {}
+            Err(_) => return Err(case.store_unavailable()),
         }
     }
     let about = About {

@@ -11,6 +11,7 @@ use retrysafe_core::store::Store;
 use tokio::time::Instant;
 
 use super::deadline::after;
+use super::running::Run;
 use super::service::Case;
 use super::stubborn::Stubborn;
 
@@ -25,12 +26,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const WITHDRAWALS_MAX: u32 = 20;
 
 /// Settles, with the same fence as often as it takes. Says `None` when it took too long for the
-/// caller; it is tried on without it, until the policy's `lease_max`.
+/// caller; it is tried on without it, until the policy's `lease_max`. The execution counts as running
+/// until then: a route that fails open must not repeat what this process is still settling.
 pub(super) async fn settle<S: Store>(
     case: &Arc<Case<S>>,
     key: KeyDigest,
     lease: Lease,
     outcome: Outcome,
+    run: Option<Run>,
 ) -> Option<Settled> {
     let lease = match case.room.engine.settle(lease, &outcome).await {
         Ok(settled) => {
@@ -39,7 +42,7 @@ pub(super) async fn settle<S: Store>(
         }
         Err(unsettled) => unsettled.lease,
     };
-    let again = Stubborn::new(settle_again(Arc::clone(case), key, lease, outcome));
+    let again = Stubborn::new(settle_again(Arc::clone(case), key, lease, outcome, run));
     let settled = tokio::time::timeout(case.settings.settle_max, again).await.ok().flatten();
     if settled.is_none() {
         case.report.not_durable(key);
@@ -52,8 +55,9 @@ async fn settle_again<S: Store>(
     key: KeyDigest,
     mut lease: Lease,
     outcome: Outcome,
+    _run: Option<Run>,
 ) -> Option<Settled> {
-    let _counted = case.room.running.count();
+    let _under_way = case.room.drain.execution();
     let patience = case.route.policy.lease_max.max(case.settings.settle_max);
     let give_up_at = after(Instant::now(), patience);
     let mut pause = PAUSE;
@@ -74,9 +78,10 @@ async fn settle_again<S: Store>(
 /// Takes back a begin that may have been applied, so that its key is not stuck. Nobody waits for
 /// this: the caller has been told that nothing was executed, which is true either way.
 pub(super) fn withdraw<S: Store>(case: &Arc<Case<S>>, id: Id, key: KeyDigest, owner: u64) {
-    let (case, counted) = (Arc::clone(case), case.room.running.count());
+    let case = Arc::clone(case);
+    let under_way = case.room.drain.withdrawal();
     tokio::spawn(async move {
-        let _counted = counted;
+        let _under_way = under_way;
         let mut pause = PAUSE;
         for _ in 0..WITHDRAWALS_MAX {
             // "Nothing to take back" is asked again as well: the begin may still be on its way.

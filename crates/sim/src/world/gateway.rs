@@ -295,7 +295,7 @@ async fn run(
         }
         if renewing {
             let lease_max = Duration::from_millis(gate.options.lease_max_ms);
-            let renewed = engine.renew(lease, gate.lease(), lease_max).await;
+            let renewed = engine.renew(lease.renewal(), gate.lease(), lease_max).await;
             // A failed renewal is tried again at the next step; a lost one never.
             renewing = !matches!(renewed, Ok(Renewed::Lost));
         }

@@ -1,0 +1,119 @@
+//! What does a shutdown wait for?
+//!
+//! For everything that was begun and is not settled: from before the begin is sent, because a begin
+//! whose client has left goes on, until the settle is durable. Taking back a begin that was never
+//! executed is worth a short wait only: if it fails, the record becomes unknown and nothing else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+/// How long a shutdown waits for withdrawals once nothing executes any more. The store may be away,
+/// and nothing that was done depends on them.
+const WITHDRAWALS_WAITED_FOR: Duration = Duration::from_secs(2);
+
+/// Waits until every execution is settled, for a shutdown that loses no answer.
+///
+/// Stop accepting requests first; a handle does not refuse new ones.
+#[derive(Clone, Debug, Default)]
+pub struct Drain {
+    executions: Arc<Unfinished>,
+    withdrawals: Arc<Unfinished>,
+}
+
+/// A number of things that are under way.
+#[derive(Debug, Default)]
+struct Unfinished {
+    count: AtomicUsize,
+    none_left: Notify,
+}
+
+/// One thing that a shutdown waits for, until it is dropped.
+#[derive(Debug)]
+pub(super) struct UnderWay(Arc<Unfinished>);
+
+impl Drain {
+    /// Counts an execution, from before its begin.
+    pub(super) fn execution(&self) -> UnderWay {
+        Unfinished::one_more(&self.executions)
+    }
+
+    /// Counts the withdrawal of a begin.
+    pub(super) fn withdrawal(&self) -> UnderWay {
+        Unfinished::one_more(&self.withdrawals)
+    }
+
+    /// How many executions are under way.
+    pub fn executing(&self) -> usize {
+        self.executions.count.load(Ordering::Acquire)
+    }
+
+    /// Waits until none is, at most for `patience`.
+    ///
+    /// # Errors
+    ///
+    /// How many are still under way. Their records become unknown if the process ends now.
+    pub async fn wait(&self, patience: Duration) -> Result<(), usize> {
+        let ended = tokio::time::timeout(patience, self.executions.ended()).await;
+        ended.map_err(|_| self.executing())?;
+        let waited_for = patience.min(WITHDRAWALS_WAITED_FOR);
+        // Nothing was executed, so nothing is lost if this takes too long.
+        let _ = tokio::time::timeout(waited_for, self.withdrawals.ended()).await;
+        Ok(())
+    }
+}
+
+impl Unfinished {
+    fn one_more(this: &Arc<Self>) -> UnderWay {
+        this.count.fetch_add(1, Ordering::AcqRel);
+        UnderWay(Arc::clone(this))
+    }
+
+    async fn ended(&self) {
+        loop {
+            let changed = self.none_left.notified();
+            if self.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.none_left.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shutdown_waits_for_the_last_one_or_says_how_many_are_left() {
+        let drain = Drain::default();
+        let one = drain.execution();
+        let two = drain.execution();
+        assert_eq!(drain.wait(Duration::from_secs(1)).await, Err(2));
+        let waiting = tokio::spawn(async move { drain.wait(Duration::from_secs(60)).await });
+        drop(one);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(two);
+        assert_eq!(waiting.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_withdrawal_that_never_ends_does_not_hold_up_a_shutdown() {
+        let drain = Drain::default();
+        let _withdrawal = drain.withdrawal();
+        let begun = tokio::time::Instant::now();
+        assert_eq!(drain.wait(Duration::from_secs(60)).await, Ok(()));
+        assert_eq!(begun.elapsed(), WITHDRAWALS_WAITED_FOR);
+    }
+}

@@ -308,6 +308,7 @@ async fn begin(engine: &Engine<PostgresStore>, n: u64) -> Result<Begun, retrysaf
             ttl: Duration::from_secs(86_400),
             lease: Duration::from_secs(60),
             owner: n,
+            request_id: None,
         })
         .await
 }

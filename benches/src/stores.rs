@@ -68,6 +68,7 @@ fn first(number: u64) -> First {
         ttl: Duration::from_secs(86_400),
         lease: Duration::from_secs(60),
         owner: number,
+        request_id: None,
     }
 }
 

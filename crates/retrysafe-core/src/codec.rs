@@ -275,7 +275,11 @@ fn put_moment(out: &mut Vec<u8>, moment: &Moment) {
 fn put_happened(out: &mut Vec<u8>, what: &Happened) {
     let status = |status: &Option<u16>| u64::from(status.unwrap_or(0));
     match what {
-        Happened::Began => out.push(0),
+        Happened::Began(None) => out.push(0),
+        Happened::Began(Some(request_id)) => {
+            out.push(7);
+            put_bytes(out, request_id.as_bytes());
+        }
         Happened::Settled(standing, code) => {
             out.extend([1, standing_byte(*standing)]);
             put(out, status(code));
@@ -287,7 +291,11 @@ fn put_happened(out: &mut Vec<u8>, what: &Happened) {
             out.push(standing_byte(*standing));
             put(out, status(code));
         }
-        Happened::LookedUp => out.push(4),
+        Happened::LookedUp(found) if found.is_empty() => out.push(4),
+        Happened::LookedUp(found) => {
+            out.push(8);
+            put_bytes(out, found.as_bytes());
+        }
         Happened::Resolved(standing, judge, reason) => {
             out.extend([5, standing_byte(*standing), judge_byte(*judge)]);
             put_bytes(out, reason.as_bytes());
@@ -414,7 +422,7 @@ impl Reader {
 
     fn happened(&mut self) -> Option<Happened> {
         Some(match self.byte()? {
-            0 => Happened::Began,
+            0 => Happened::Began(None),
             1 => Happened::Settled(self.one_of(&Standing::ALL)?, self.code()?),
             2 => Happened::Doubted(self.one_of(&DOUBTS)?),
             3 => Happened::LateResult(
@@ -422,13 +430,16 @@ impl Reader {
                 self.one_of(&Standing::ALL)?,
                 self.code()?,
             ),
-            4 => Happened::LookedUp,
+            4 => Happened::LookedUp("".into()),
             5 => Happened::Resolved(
                 self.one_of(&Standing::ALL)?,
                 self.one_of(&JUDGES)?,
                 self.text()?,
             ),
             6 => Happened::Expired(self.text()?),
+            // What is empty has the shorter spelling above.
+            7 => Happened::Began(Some(self.text().filter(|id| !id.is_empty())?)),
+            8 => Happened::LookedUp(self.text().filter(|found| !found.is_empty())?),
             _ => return None,
         })
     }
@@ -577,13 +588,14 @@ mod tests {
         let code = || proptest::option::of(1..=u16::MAX);
         let text = || ".{0,40}".prop_map(Into::<Box<str>>::into);
         prop_oneof![
-            Just(Happened::Began),
+            proptest::option::of(".{1,40}")
+                .prop_map(|request_id| Happened::Began(request_id.map(Into::into))),
             (standing(), code()).prop_map(|(standing, code)| Happened::Settled(standing, code)),
             doubt().prop_map(Happened::Doubted),
             (any::<u64>(), standing(), code()).prop_map(|(fence, standing, code)| {
                 Happened::LateResult(Fence(fence), standing, code)
             }),
-            Just(Happened::LookedUp),
+            text().prop_map(Happened::LookedUp),
             (standing(), proptest::sample::select(&JUDGES[..]), text())
                 .prop_map(|(standing, judge, why)| Happened::Resolved(standing, judge, why)),
             text().prop_map(Happened::Expired),
@@ -801,6 +813,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_a_moment_may_say_beside_stays_as_it_is() {
+        for (what, bytes) in [
+            (Happened::Began(Some("i".into())), &[7, 1, b'i'][..]),
+            (Happened::LookedUp("l".into()), &[8, 1, b'l']),
+        ] {
+            assert_eq!(what.encode(), bytes);
+            assert_eq!(Happened::decode(bytes), Ok(what));
+        }
+        for empty in [&[7, 0][..], &[8, 0]] {
+            assert_eq!(Happened::decode(empty), Err(DecodeError::Malformed), "spelt otherwise");
+        }
+    }
+
     const GOLDEN_1: [&str; 5] = [
         "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
@@ -876,8 +902,8 @@ mod tests {
         ];
         let moments = [
             vec![],
-            vec![Happened::Began, Happened::Settled(Standing::Completed, Some(201))],
-            vec![Happened::Doubted(Doubt::OwnerGone), Happened::LookedUp],
+            vec![Happened::Began(None), Happened::Settled(Standing::Completed, Some(201))],
+            vec![Happened::Doubted(Doubt::OwnerGone), Happened::LookedUp("".into())],
             vec![Happened::LateResult(Fence(3), Standing::Completed, None)],
             vec![
                 Happened::Resolved(Standing::FailedRetryable, Judge::Operator, "r".into()),

@@ -63,6 +63,8 @@ pub struct Ask<'a, P: ?Sized> {
     pub lease: Duration,
     /// A random number of the caller's own, new for each attempt.
     pub owner: u64,
+    /// The id of the request, by which logs know it.
+    pub request_id: Option<&'a str>,
 }
 
 /// What a request means, under the rules of today and of former days.
@@ -230,6 +232,7 @@ impl<S: Store> Engine<S> {
                 mark: ask.mark,
                 owner: ask.owner,
                 lease: ask.lease,
+                request_id: ask.request_id,
             };
             match machine::decide(Some(&record), &event, now) {
                 Decision::Insert => {}
@@ -350,13 +353,63 @@ impl<S: Store> Engine<S> {
         self.rule(id, &Event::Resolve(verdict)).await
     }
 
-    /// Notes that a reconciler has asked about an unknown record and learned nothing final.
+    /// Notes what a reconciler has learned about an unknown record that it had read: nothing final.
+    /// Refused where the record was decided meanwhile, or another reconciler's lookup counted.
     ///
     /// # Errors
     ///
     /// The store's.
-    pub async fn looked_up(&self, id: Id) -> Result<Ruled, StoreError> {
-        self.rule(id, &Event::LookUp).await
+    pub async fn looked_up(&self, seen: &Record, found: &str) -> Result<Ruled, StoreError> {
+        let State::Unknown { lookups, .. } = seen.state else {
+            return Ok(Ruled::Refused(seen.clone()));
+        };
+        self.rule(seen.id, &Event::LookUp { fence: seen.fence, lookups, found }).await
+    }
+
+    /// Makes the records unknown that owners have left in progress who cannot be alive, and says
+    /// how many there were. Damaged ones stay as they are: each is an error of its own key.
+    ///
+    /// # Errors
+    ///
+    /// The store's. It may be repeated.
+    pub async fn doubt_owners(&self, is_gone: impl Fn(u64) -> bool) -> Result<usize, StoreError> {
+        let standing = Some(Standing::InProgress);
+        let filter = Filter { standing, ..Filter::default() };
+        let mut query = Query { filter, after: None, limit: SWEEP_PAGE };
+        let mut doubted = 0;
+        loop {
+            let Stamped { now, value: page } = self.store.scan(query.clone()).await?;
+            for record in page.records {
+                doubted += usize::from(self.doubt_owner(record, now, &is_gone).await?);
+            }
+            match page.next {
+                Some(cursor) => query.after = Some(cursor),
+                None => return Ok(doubted),
+            }
+        }
+    }
+
+    /// Makes one such record unknown, unless its owner has told the truth at the last moment or
+    /// somebody who is alive owns it by now.
+    async fn doubt_owner(
+        &self,
+        mut record: Record,
+        mut now: Time,
+        is_gone: &impl Fn(u64) -> bool,
+    ) -> Result<bool, StoreError> {
+        for _ in 0..RACES_MAX {
+            let is_left = matches!(record.state, State::InProgress { owner, .. } if is_gone(owner));
+            let decision = machine::decide(Some(&record), &Event::OwnerGone, now);
+            let (Decision::Write(write), true) = (decision, is_left) else { return Ok(false) };
+            let answer = self.store.swap(record, write).await?;
+            now = answer.now;
+            match answer.value {
+                Swapped::Done(_) => return Ok(true),
+                Swapped::Lost(None) => return Ok(false),
+                Swapped::Lost(Some(current)) => record = current,
+            }
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Broken))
     }
 
     /// Ends the retention of a settled record, for a reason.
@@ -507,7 +560,8 @@ fn contradicts(record: &Record, fence: Fence, outcome: &Outcome) -> bool {
     if record.timeline.first().is_some_and(|birth| birth.fence > fence) {
         return false;
     }
-    let began_since = |moment: &Moment| moment.what == Happened::Began && moment.fence > fence;
+    let began_since =
+        |moment: &Moment| matches!(moment.what, Happened::Began(_)) && moment.fence > fence;
     match (record.standing(), outcome) {
         (Standing::FailedRetryable | Standing::InProgress, Outcome::Completed(_)) => true,
         // "I did not, another attempt did" is no contradiction; "I did not, yet it happened" is.
@@ -569,6 +623,7 @@ impl<P: Prints + ?Sized> Ask<'_, P> {
             ttl: self.ttl,
             lease: self.lease,
             owner: self.owner,
+            request_id: self.request_id.and_then(crate::record::request_id),
         }
     }
 
@@ -689,6 +744,7 @@ mod tests {
             ttl: Duration::from_secs(60),
             lease: Duration::from_secs(60),
             owner: 1,
+            request_id: None,
         }
     }
 
@@ -704,8 +760,9 @@ mod tests {
         let first = first();
         let (ttl, lease) = (first.ttl, first.lease);
         let (scope, about) = (&first.scope, &first.about);
-        let (mark, key) = (first.mark, first.key);
-        now(engine.begin(&Ask { scope, mark, key, prints, about, ttl, lease, owner: 2 }))
+        let (mark, key, request_id) = (first.mark, first.key, None);
+        let ask = Ask { scope, mark, key, prints, about, ttl, lease, owner: 2, request_id };
+        now(engine.begin(&ask))
     }
 
     fn is_broken(error: &StoreError, engine: &Engine<Contrary>) {

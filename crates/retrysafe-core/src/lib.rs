@@ -29,6 +29,7 @@ pub mod event;
 pub mod fingerprint;
 pub mod key;
 pub mod machine;
+pub mod mention;
 pub mod policy;
 pub mod problem;
 pub mod record;

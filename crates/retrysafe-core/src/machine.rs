@@ -22,6 +22,8 @@
 //! | any other, or another fence | settle, renew | lost |
 //! | `unknown`, same fence | resolve, with evidence | `completed` or `failed_retryable` with a new fence |
 //! | `unknown`, another fence | resolve | decided: the evidence is about an attempt that is over |
+//! | `unknown`, same fence | look up, the next one | `unknown`, asked about once more |
+//! | `unknown` | look up of another attempt or of a former number | decided: another one counted |
 //! | `completed`, `failed_retryable` | resolve | decided once, never flipped |
 //! | `completed`, `failed_retryable` | expire | retention ends now |
 //! | `in_progress`, `unknown` | expire | refused, at any age |
@@ -53,6 +55,8 @@ pub enum Event<'a> {
         owner: u64,
         /// How long the caller may be silent once it owns the record.
         lease: Duration,
+        /// The id of its request, by which logs know it.
+        request_id: Option<&'a str>,
     },
     /// A caller whose begin was ambiguous says that it did not execute, whatever became of it.
     Withdraw {
@@ -80,7 +84,15 @@ pub enum Event<'a> {
     /// Somebody has evidence about an unknown record.
     Resolve(&'a Verdict),
     /// A reconciler asked about an unknown record and learned nothing final.
-    LookUp,
+    LookUp {
+        /// The attempt that it asked about.
+        fence: Fence,
+        /// How many lookups there had been before it asked. Of reconcilers that ask at the same
+        /// time one counts.
+        lookups: u32,
+        /// What it learned, in words.
+        found: &'a str,
+    },
     /// An operator ends the retention of a settled record, for this reason.
     Expire(&'a str),
     /// The sweeper looks for ended leases.
@@ -190,10 +202,10 @@ impl Proof {
 pub fn decide(record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision {
     let live = record.filter(|record| !record.is_expired(now));
     match event {
-        Event::Begin { same_request, mark, owner, lease } => match live {
+        Event::Begin { same_request, mark, owner, lease, request_id } => match live {
             None => Decision::Insert,
             Some(_) if !same_request => Decision::Stands(Reply::Mismatch),
-            Some(record) => begin(record, *mark, *owner, *lease, now),
+            Some(record) => begin(record, *mark, *owner, *lease, *request_id, now),
         },
         Event::Withdraw { owner } => withdraw(live, *owner),
         Event::Renew { fence, lease, lease_max } => renew(live, *fence, *lease, *lease_max, now),
@@ -202,13 +214,9 @@ pub fn decide(record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision
             None => Decision::Stands(Reply::Absent),
             Some(record) => resolve(record, verdict),
         },
-        Event::LookUp => match live.map(|record| &record.state) {
+        Event::LookUp { fence, lookups, found } => match live {
             None => Decision::Stands(Reply::Absent),
-            Some(State::Unknown { .. }) => write(Becomes::LookedUp, Some(Happened::LookedUp)),
-            Some(State::Completed { .. } | State::FailedRetryable { .. }) => {
-                Decision::Stands(Reply::Decided)
-            }
-            Some(State::InProgress { .. }) => Decision::Stands(Reply::Refused),
+            Some(record) => looked_up(record, *fence, *lookups, found),
         },
         Event::Expire(why) => match live.map(|record| &record.state) {
             None => Decision::Stands(Reply::Absent),
@@ -235,6 +243,7 @@ fn begin(
     mark: Option<CredentialMark>,
     owner: u64,
     lease: Duration,
+    request_id: Option<&str>,
     now: Time,
 ) -> Decision {
     match &record.state {
@@ -249,10 +258,22 @@ fn begin(
         State::FailedRetryable { .. } => Decision::Write(Write {
             becomes: Becomes::Begun { owner, lease, mark },
             new_fence: true,
-            what: Some(Happened::Began),
+            what: Some(Happened::Began(request_id.and_then(crate::record::request_id))),
             ttl: None,
         }),
         State::Unknown { .. } => Decision::Stands(Reply::Unknown),
+    }
+}
+
+fn looked_up(record: &Record, fence: Fence, asked: u32, found: &str) -> Decision {
+    match &record.state {
+        State::Unknown { lookups, .. } if (record.fence, *lookups) == (fence, asked) => {
+            write(Becomes::LookedUp, Some(Happened::LookedUp(reason(found))))
+        }
+        State::Unknown { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
+            Decision::Stands(Reply::Decided)
+        }
+        State::InProgress { .. } => Decision::Stands(Reply::Refused),
     }
 }
 
@@ -401,6 +422,8 @@ resolve executed            | absent    | refused     | refused     | decided   
 resolve not executed        | absent    | refused     | refused     | decided     | decided     | → failed !  | absent    | absent
 resolve, other fence        | absent    | refused     | refused     | decided     | decided     | decided     | absent    | absent
 look up                     | absent    | refused     | refused     | decided     | decided     | → looked up | absent    | absent
+look up, other fence        | absent    | refused     | refused     | decided     | decided     | decided     | absent    | absent
+look up, other number       | absent    | refused     | refused     | decided     | decided     | decided     | absent    | absent
 expire                      | absent    | refused     | refused     | → expired   | → expired   | refused     | absent    | absent
 lease check                 | not due   | not due     | → unknown   | not due     | not due     | not due     | not due   | not due
 owner gone                  | not due   | → unknown   | → unknown   | not due     | not due     | not due     | not due   | not due
@@ -413,9 +436,15 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
         let (executed, not_executed) = (verdict(true), verdict(false));
         let former = Verdict { fence: Fence(9), ..verdict(false) };
         let (otherwise, retryable) = (completed_otherwise(), Outcome::Retryable(None));
-        let begin =
-            |same_request, mark| Event::Begin { same_request, mark, owner: 2, lease: LEASE };
+        let begin = |same_request, mark| Event::Begin {
+            same_request,
+            mark,
+            owner: 2,
+            lease: LEASE,
+            request_id: Some("r-2"),
+        };
         let other_mark = Some(CredentialMark::of(b"other"));
+        let look_up = |fence, lookups| Event::LookUp { fence, lookups, found: "nothing" };
         let renew = |fence, lease_max| Event::Renew { fence, lease: LEASE, lease_max };
         let settle = |fence, outcome| Event::Settle { fence, outcome, ttl: None };
         let events = [
@@ -436,7 +465,9 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             ("resolve executed", Event::Resolve(&executed)),
             ("resolve not executed", Event::Resolve(&not_executed)),
             ("resolve, other fence", Event::Resolve(&former)),
-            ("look up", Event::LookUp),
+            ("look up", look_up(FENCE, 0)),
+            ("look up, other fence", look_up(Fence(9), 0)),
+            ("look up, other number", look_up(FENCE, 1)),
             ("expire", Event::Expire("why")),
             ("lease check", Event::LeaseCheck),
             ("owner gone", Event::OwnerGone),
@@ -475,7 +506,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             Event::Renew { .. } => 2,
             Event::Settle { .. } => 3,
             Event::Resolve(_) => 4,
-            Event::LookUp => 5,
+            Event::LookUp { .. } => 5,
             Event::Expire(_) => 6,
             Event::LeaseCheck => 7,
             Event::OwnerGone => 8,
@@ -548,8 +579,8 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
         let id = Id::of(&scope, &key);
         let about = About::default();
         let ttl = Duration::from_secs(3_600);
-        let mark = None;
-        First { id, scope, key, fingerprint, mark, about, ttl, lease: LEASE, owner: OWNER }
+        let (mark, lease, owner, request_id) = (None, LEASE, OWNER, None);
+        First { id, scope, key, fingerprint, mark, about, ttl, lease, owner, request_id }
             .record(NOW, FENCE.0)
     }
 
@@ -601,9 +632,16 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
                 continue;
             }
             for same_request in [true, false] {
+                let begin = |mark| Event::Begin {
+                    same_request,
+                    mark,
+                    owner: OWNER,
+                    lease: LEASE,
+                    request_id: None,
+                };
                 for event in [
-                    Event::Begin { same_request, mark: None, owner: OWNER, lease: LEASE },
-                    Event::Begin { same_request, mark, owner: OWNER, lease: LEASE },
+                    begin(None),
+                    begin(mark),
                     Event::Withdraw { owner: OWNER },
                     Event::Settle { fence: FENCE, outcome: &completed, ttl: None },
                     Event::Settle { fence: FENCE, outcome: &retryable, ttl: None },
@@ -625,7 +663,13 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
     #[test]
     fn a_mark_is_another_one_where_only_one_side_has_one() {
         let mark = Some(CredentialMark::of(b"token"));
-        let begin = |mark| Event::Begin { same_request: true, mark, owner: 2, lease: LEASE };
+        let begin = |mark| Event::Begin {
+            same_request: true,
+            mark,
+            owner: 2,
+            lease: LEASE,
+            request_id: None,
+        };
         let changed = Decision::Stands(Reply::CredentialChanged);
         let marked = Record { mark, ..in_progress() };
         assert_eq!(decide(Some(&marked), &begin(None), NOW), changed);

@@ -20,8 +20,12 @@ use crate::scope::{CredentialMark, Id, Scope};
 use crate::time::Time;
 
 /// How many moments a record remembers. Enough for every retry a caller would make in good faith;
-/// past it the oldest but the first is forgotten, so a record stays small.
+/// past it [one is forgotten](make_room), so a record stays small.
 pub const MOMENTS_MAX: usize = 16;
+
+/// The longest id of a request that is kept, in bytes. Longer ones are not kept at all: half an id
+/// finds nothing.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// The longest reason an operator may give, in bytes. Longer ones are cut.
 pub const REASON_BYTES_MAX: usize = 500;
@@ -170,16 +174,16 @@ pub struct Moment {
 /// What can happen to a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// An owner took over and may execute.
-    Began,
+    /// An owner took over and may execute. Its request had this id, by which logs know it.
+    Began(Option<Box<str>>),
     /// The owner settled it, with this status if it had an answer.
     Settled(Standing, Option<u16>),
     /// It came to be unknown without a word from its owner.
     Doubted(Doubt),
     /// An owner that had lost its fence still reported this standing and status. Nothing changed.
     LateResult(Fence, Standing, Option<u16>),
-    /// A reconciler asked and learned nothing final.
-    LookedUp,
+    /// A reconciler asked and learned nothing final, but this.
+    LookedUp(Box<str>),
     /// Somebody decided by evidence.
     Resolved(Standing, Judge, Box<str>),
     /// An operator ended its retention early.
@@ -229,6 +233,8 @@ pub struct First {
     pub lease: Duration,
     /// The owner's own random number.
     pub owner: u64,
+    /// The id of its request, by which logs know it.
+    pub request_id: Option<Box<str>>,
 }
 
 /// A change to a record that was read. The store names its clock and its sequence.
@@ -287,7 +293,8 @@ impl First {
     pub fn into_record(self, now: Time, version: u64) -> Record {
         // Most records have two moments in their life: they began, and they were settled.
         let mut timeline = Vec::with_capacity(2);
-        timeline.push(Moment { at: now, fence: Fence(version), what: Happened::Began });
+        let what = Happened::Began(self.request_id);
+        timeline.push(Moment { at: now, fence: Fence(version), what });
         Record {
             id: self.id,
             scope: self.scope,
@@ -404,16 +411,60 @@ impl Record {
         }
     }
 
+    /// Since when nobody knows whether it was executed, if nobody does.
+    pub fn unknown_since(&self) -> Option<Time> {
+        match self.state {
+            State::Unknown { since, .. } => Some(since),
+            State::InProgress { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
+                None
+            }
+        }
+    }
+
     /// Its state without what it holds.
     pub fn standing(&self) -> Standing {
         self.state.standing()
     }
 
+    /// The id of the last request that began to execute, by which logs know it.
+    pub fn request_id(&self) -> Option<&str> {
+        self.request_ids().last()
+    }
+
+    /// The ids of the requests that began to execute, oldest first, as far as they are remembered.
+    pub fn request_ids(&self) -> impl Iterator<Item = &str> {
+        self.timeline.iter().filter_map(|moment| match &moment.what {
+            Happened::Began(request_id) => request_id.as_deref(),
+            Happened::Settled(..)
+            | Happened::Doubted(_)
+            | Happened::LateResult(..)
+            | Happened::LookedUp(_)
+            | Happened::Resolved(..)
+            | Happened::Expired(_) => None,
+        })
+    }
+
     fn remember(&mut self, moment: Moment) {
-        while self.timeline.len() >= MOMENTS_MAX {
-            self.timeline.remove(1);
-        }
+        make_room(&mut self.timeline, &moment.what);
         self.timeline.push(moment);
+    }
+}
+
+/// Makes room on a timeline for what happens next. The first moment always stays.
+///
+/// The oldest lookup goes first: a reconciler that asks for days must not push out who began and
+/// what was decided. A first lookup makes room by the oldest moment that is no begin. Else the
+/// oldest goes.
+pub fn make_room(timeline: &mut Vec<Moment>, next: &Happened) {
+    let is_lookup = |what: &Happened| matches!(what, Happened::LookedUp(_));
+    while timeline.len() >= MOMENTS_MAX {
+        let oldest = |fits: &dyn Fn(&Happened) -> bool| {
+            let mut later = timeline.iter().enumerate().skip(1);
+            later.find(|(_, moment)| fits(&moment.what)).map(|(at, _)| at)
+        };
+        let lookup = oldest(&is_lookup);
+        let spared = oldest(&|what| is_lookup(next) && !matches!(what, Happened::Began(_)));
+        timeline.remove(lookup.or(spared).unwrap_or(1));
     }
 }
 
@@ -505,6 +556,11 @@ impl Answer {
     }
 }
 
+/// The id of a request as it is kept: not if it is empty or longer than [`REQUEST_ID_BYTES_MAX`].
+pub fn request_id(text: &str) -> Option<Box<str>> {
+    (1..=REQUEST_ID_BYTES_MAX).contains(&text.len()).then(|| text.into())
+}
+
 /// A reason as it is kept: at most [`REASON_BYTES_MAX`] bytes, cut between characters.
 pub fn reason(text: &str) -> Box<str> {
     let mut end = text.len().min(REASON_BYTES_MAX);
@@ -538,6 +594,7 @@ mod tests {
             ttl: TTL,
             lease: LEASE,
             owner: 7,
+            request_id: request_id("r-1"),
         }
         .record(at(100), 5)
     }
@@ -556,8 +613,9 @@ mod tests {
         assert_eq!((record.version, record.fence, record.attempts), (5, Fence(5), 1));
         assert_eq!(record.lease_until(), Some(at(160)));
         assert_eq!(record.expires_at(), None);
-        let birth = Moment { at: at(100), fence: Fence(5), what: Happened::Began };
-        assert_eq!(record.timeline, [birth]);
+        let what = Happened::Began(Some("r-1".into()));
+        assert_eq!(record.timeline, [Moment { at: at(100), fence: Fence(5), what }]);
+        assert_eq!(record.request_id(), Some("r-1"));
     }
 
     #[test]
@@ -646,10 +704,54 @@ mod tests {
             assert!(record.timeline.len() <= MOMENTS_MAX);
         }
         assert_eq!(record.timeline.len(), MOMENTS_MAX);
-        assert_eq!(record.timeline[0].what, Happened::Began);
+        assert_eq!(record.timeline[0].what, begun().timeline[0].what);
         let kept: Vec<Time> = record.timeline.iter().skip(1).map(|moment| moment.at).collect();
         let last = (200 + 100 - (MOMENTS_MAX as u64 - 1))..(200 + 100);
         assert_eq!(kept, last.map(at).collect::<Vec<_>>());
+    }
+
+    fn told(record: &Record) -> Vec<&Happened> {
+        record.timeline.iter().map(|moment| &moment.what).collect()
+    }
+
+    #[test]
+    fn lookups_push_nothing_else_off_a_timeline() {
+        let happens = |record: &Record, what: Happened| {
+            Write { what: Some(what), ..write(Becomes::Same) }.onto(record, at(200), 6)
+        };
+        let looked_up = |n: usize| Happened::LookedUp(n.to_string().into());
+        let begins = |n: usize| Happened::Began(Some(n.to_string().into()));
+        let mut record = happens(&happens(&begun(), begins(2)), Happened::Doubted(Doubt::Said));
+        let before = record.clone();
+        for n in 0..100 {
+            record = happens(&record, looked_up(n));
+        }
+        assert_eq!(told(&record)[..3], told(&before), "whatever was told before");
+        let last: Vec<Happened> = (87..100).map(looked_up).collect();
+        assert_eq!(told(&record)[3..], last.iter().collect::<Vec<_>>());
+        // What happens next is worth more than a lookup.
+        let record = happens(&record, Happened::Expired("e".into()));
+        assert_eq!((record.timeline.len(), told(&record)[3]), (MOMENTS_MAX, &looked_up(88)));
+
+        // A timeline that is full before the first lookup keeps its begins.
+        let mut record = begun();
+        for n in 0..20 {
+            record = happens(&record, begins(n));
+            record = happens(&record, Happened::Settled(Standing::FailedRetryable, None));
+        }
+        let ids = |record: &Record| record.request_ids().map(str::to_owned).collect::<Vec<_>>();
+        let before = ids(&record);
+        for n in 0..100 {
+            record = happens(&record, looked_up(n));
+        }
+        assert_eq!((ids(&record), record.timeline.len()), (before, MOMENTS_MAX));
+    }
+
+    #[test]
+    fn an_id_of_a_request_is_kept_whole_or_not_at_all() {
+        let longest = "x".repeat(REQUEST_ID_BYTES_MAX);
+        assert_eq!(request_id(&longest).as_deref(), Some(&*longest));
+        assert_eq!((request_id(""), request_id(&format!("{longest}x"))), (None, None));
     }
 
     #[test]

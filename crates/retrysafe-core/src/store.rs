@@ -22,6 +22,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::key::KeyDigest;
+use crate::mention::{DigestPrefix, Mention};
 use crate::record::{First, Record, Standing, Write};
 use crate::scope::{Id, Scope};
 use crate::time::Time;
@@ -74,6 +75,73 @@ pub trait Store: Send + Sync + 'static {
     fn probe(&self) -> impl Future<Output = Result<Stamped<()>, StoreError>> + Send {
         async { self.load(Id::from_bytes([0; 32])).await.map(|read| read.map(drop)) }
     }
+
+    /// Reads one page of the records that match, those that were written last first. A record that
+    /// is written during the scan, page after page, may be missed or returned once more.
+    ///
+    /// For operators. Unless a store knows better, the whole store is read for each page.
+    fn latest(
+        &self,
+        query: Query,
+    ) -> impl Future<Output = Result<Stamped<Page>, StoreError>> + Send {
+        latest_by_scan(self, query)
+    }
+
+    /// Counts what an operator must know of. Cheap enough to be asked every few seconds.
+    ///
+    /// Unless a store knows better, every unknown record is read, and nothing else is counted.
+    fn census(&self) -> impl Future<Output = Result<Stamped<Census>, StoreError>> + Send {
+        census_by_scan(self)
+    }
+}
+
+async fn latest_by_scan<S: Store + ?Sized>(
+    store: &S,
+    query: Query,
+) -> Result<Stamped<Page>, StoreError> {
+    let below = query.after.as_ref().map_or(Ok(u64::MAX), Cursor::version)?;
+    let room = query.page_len();
+    let mut page = Page::default();
+    let mut each = Query { filter: query.filter, after: None, limit: PAGE_MAX };
+    loop {
+        let Stamped { now, value: read } = store.scan(each.clone()).await?;
+        page.damaged.extend(read.damaged);
+        page.records.extend(read.records.into_iter().filter(|record| record.version < below));
+        page.records.sort_unstable_by_key(|record| std::cmp::Reverse(record.version));
+        // One more than fits shows that there are more.
+        page.records.truncate(room + 1);
+        match read.next {
+            Some(cursor) => each.after = Some(cursor),
+            None => {
+                let is_cut = page.records.len() > room;
+                page.records.truncate(room);
+                let last = page.records.last().filter(|_| is_cut);
+                page.next = last.map(|record| Cursor::of_version(record.version));
+                return Ok(Stamped { now, value: page });
+            }
+        }
+    }
+}
+
+async fn census_by_scan<S: Store + ?Sized>(store: &S) -> Result<Stamped<Census>, StoreError> {
+    let standing = Some(Standing::Unknown);
+    let filter = Filter { standing, ..Filter::default() };
+    let mut query = Query { filter, after: None, limit: PAGE_MAX };
+    let mut census = Census::default();
+    loop {
+        let Stamped { now, value: page } = store.scan(query.clone()).await?;
+        for record in &page.records {
+            census.unknown += 1;
+            census.unknown_since = match (census.unknown_since, record.unknown_since()) {
+                (Some(oldest), Some(since)) => Some(oldest.min(since)),
+                (oldest, since) => oldest.or(since),
+            };
+        }
+        match page.next {
+            Some(cursor) => query.after = Some(cursor),
+            None => return Ok(Stamped { now, value: census }),
+        }
+    }
 }
 
 /// A store that is shared: by requests, the sweeper and the reaper of one process.
@@ -105,6 +173,14 @@ impl<S: Store> Store for Arc<S> {
 
     fn probe(&self) -> impl Future<Output = Result<Stamped<()>, StoreError>> {
         S::probe(self)
+    }
+
+    fn latest(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {
+        S::latest(self, query)
+    }
+
+    fn census(&self) -> impl Future<Output = Result<Stamped<Census>, StoreError>> {
+        S::census(self)
     }
 }
 
@@ -184,10 +260,16 @@ pub struct Filter {
     pub scope: Option<Scope>,
     /// Only of this route.
     pub route: Option<Box<str>>,
+    /// Only of this path.
+    pub path: Option<Box<str>>,
     /// Only with this key, whatever the scope.
     pub key: Option<KeyDigest>,
     /// Only created before.
     pub created_before: Option<Time>,
+    /// Only whose id begins so.
+    pub id: Option<DigestPrefix>,
+    /// Only what a person means by this.
+    pub mention: Option<Mention>,
 }
 
 /// Where a page ended. Only the store that made it can read it.
@@ -203,6 +285,20 @@ pub struct Page {
     pub damaged: Vec<Id>,
     /// Where the next page begins; none after the last.
     pub next: Option<Cursor>,
+}
+
+/// What a store holds, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Census {
+    /// How many records, expired ones that were not reaped yet among them. An estimate, where
+    /// counting would mean reading all of them.
+    pub records: Option<u64>,
+    /// How many bytes they take up where they lie.
+    pub bytes: Option<u64>,
+    /// How many records are unknown.
+    pub unknown: u64,
+    /// Since when the oldest of those is unknown.
+    pub unknown_since: Option<Time>,
 }
 
 /// A store's failure.
@@ -238,7 +334,10 @@ impl Filter {
             && self.scope.as_ref().is_none_or(|scope| *scope == record.scope)
             && self.route.as_ref().is_none_or(|route| *route == record.about.route)
             && self.key.is_none_or(|key| key == record.key)
+            && self.path.as_ref().is_none_or(|path| *path == record.about.path)
             && self.created_before.is_none_or(|before| record.created_at < before)
+            && self.id.is_none_or(|digits| digits.contains(record.id.as_bytes()))
+            && self.mention.as_ref().is_none_or(|mention| mention.is_of(record))
     }
 }
 
@@ -246,6 +345,24 @@ impl Query {
     /// How many records the page may hold.
     pub fn page_len(&self) -> usize {
         self.limit.clamp(1, PAGE_MAX)
+    }
+}
+
+impl Cursor {
+    /// Where a page of [`Store::latest`] ended: below this version.
+    pub fn of_version(version: u64) -> Self {
+        Self(version.to_be_bytes().to_vec())
+    }
+
+    /// The version below which the next page of [`Store::latest`] begins.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such cursor.
+    pub fn version(&self) -> Result<u64, StoreError> {
+        self.0.as_slice().try_into().map(u64::from_be_bytes).map_err(|_| {
+            StoreError::not_applied(StoreErrorKind::Broken).because("a foreign cursor")
+        })
     }
 }
 

@@ -204,5 +204,6 @@ fn first(scope: &retrysafe_core::Scope, number: u64) -> retrysafe_core::record::
         ttl: Duration::from_secs(60),
         lease: Duration::from_secs(60),
         owner: number,
+        request_id: None,
     }
 }

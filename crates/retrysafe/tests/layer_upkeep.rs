@@ -26,7 +26,7 @@ use retrysafe_core::fingerprint::{Fingerprint, RulesId};
 use retrysafe_core::machine::{Evidence, Proof, Verdict};
 use retrysafe_core::policy::Absence;
 use retrysafe_core::record::{
-    About, Answer, Doubt, First, Judge, Outcome, Record, Standing, State, Write,
+    About, Answer, Doubt, First, Happened, Judge, Outcome, Record, Standing, State, Write,
 };
 use retrysafe_core::response::StoredResponse;
 use retrysafe_core::scope::Id;
@@ -91,6 +91,7 @@ async fn begin<S: Store>(engine: &Engine<S>, key: &str) -> Lease {
         ttl: TTL,
         lease: LEASE,
         owner: 1,
+        request_id: None,
     };
     match engine.begin(&ask).await.unwrap() {
         Begun::Execute(lease) => lease,
@@ -234,6 +235,11 @@ async fn evidence_decides_and_absence_alone_does_not() {
     assert_eq!(standing(2).await, Standing::FailedRetryable);
     for id in &ids[3..] {
         assert_eq!(record(&store, *id).await.lookups(), 1, "it stays unknown");
+    }
+    for (at, found) in [(3, "not found"), (4, "pending"), (5, "the lookup panicked")] {
+        let record = record(&store, ids[at]).await;
+        let last = record.timeline.last().map(|moment| moment.what.clone());
+        assert_eq!(last, Some(Happened::LookedUp(found.into())), "it is told what was found");
     }
     match record(&store, ids[0]).await.state {
         State::Completed { answer: kept, .. } => assert_eq!(kept, answer),

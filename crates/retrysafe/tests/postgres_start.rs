@@ -59,6 +59,7 @@ async fn begin(engine: &Engine<PostgresStore>, key: &str) -> Begun {
         ttl: TTL,
         lease: Duration::from_secs(30),
         owner: 1,
+        request_id: None,
     };
     engine.begin(&ask).await.expect("it is answered")
 }

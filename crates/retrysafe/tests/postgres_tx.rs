@@ -61,6 +61,7 @@ async fn begin_in(
         ttl: Duration::from_secs(3_600),
         lease: Duration::from_secs(60),
         owner,
+        request_id: None,
     };
     engine.begin_in(tx, &ask).await
 }

@@ -35,6 +35,7 @@ pub(crate) fn summary(record: &Record) -> Value {
     put("scope", record.scope.to_string().into());
     put("scope_hex", hex(record.scope.as_bytes()).into());
     put("key", record.key.to_string().into());
+    put("request_id", record.request_id().into());
     put("fence", record.fence.0.into());
     put("attempts", record.attempts.into());
     put("created_at", time(record.created_at).into());
@@ -80,7 +81,7 @@ pub(crate) fn whole(record: &Record) -> Value {
 
 fn moment(moment: &Moment) -> Value {
     let (what, more) = match &moment.what {
-        Happened::Began => ("began", json!({})),
+        Happened::Began(request_id) => ("began", json!({"request_id": request_id})),
         Happened::Settled(standing, status) => {
             ("settled", json!({"state": standing.name(), "status": status}))
         }
@@ -89,7 +90,7 @@ fn moment(moment: &Moment) -> Value {
             "late_result",
             json!({"of_fence": fence.0, "state": standing.name(), "status": status}),
         ),
-        Happened::LookedUp => ("looked_up", json!({})),
+        Happened::LookedUp(found) => ("looked_up", json!({"found": found})),
         Happened::Resolved(standing, judge, reason) => {
             ("resolved", json!({"state": standing.name(), "judge": judge.name(), "reason": reason}))
         }

@@ -123,17 +123,17 @@ impl<S: Store> Reconciler for HttpLookup<S> {
     async fn lookup(&self, unknown: &Record) -> Lookup {
         let (status, body) = match self.ask(unknown).await {
             Ok(answer) => answer,
-            Err(why) => {
-                tracing::warn!(why, "reconcile_lookup_failed");
-                return Lookup::Inconclusive;
-            }
+            Err(why) => return Lookup::Inconclusive(why.into()),
         };
         match self.meaning.of(status, &body) {
             Says::Executed(answer) => Lookup::Executed(answer),
             Says::NotExecuted => Lookup::NotExecuted(Proof::burnt()),
             Says::Pending => Lookup::Pending,
             Says::Absent => Lookup::NotFound,
-            Says::Nothing => Lookup::Inconclusive,
+            // Never the body: it is the upstream's, and may hold anything.
+            Says::Nothing => Lookup::Inconclusive(
+                format!("status {}, and no state that [reconcile] names", status.as_u16()).into(),
+            ),
         }
     }
 

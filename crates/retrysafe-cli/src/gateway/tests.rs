@@ -63,7 +63,7 @@ impl House {
         assert_eq!(complaints, [], "the configuration of the test");
         let live = Live::new(config::resolve(&file).unwrap()).unwrap();
         let slots = ConnectionSlots::new(1_000);
-        let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), None, slots));
+        let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), None, slots, 1));
         let tending = upkeep::start(&gateway).unwrap();
         let (stop, stopped) = watch::channel(false);
         let workers = Workers::start(&gateway, 1, &stopped).unwrap();
@@ -168,6 +168,7 @@ async fn a_day_of_retention_passes_in_moments() {
         ttl: DAY,
         lease: MINUTE,
         owner: 1,
+        request_id: None,
     };
     let Begun::Execute(lease) = Engine::new(Arc::clone(&store)).begin(&ask).await.unwrap() else {
         panic!("nobody else has this key");
@@ -263,7 +264,7 @@ async fn a_caller_over_http2_that_vanished_is_let_go() {
     let file = source::read("upstream = \"http://127.0.0.1:1\"\n").file;
     let live = Live::new(config::resolve(&file).unwrap()).unwrap();
     let store = Arc::new(MemoryStore::default());
-    let gateway = Gateway::new(live, store, None, ConnectionSlots::new(1_000));
+    let gateway = Gateway::new(live, store, None, ConnectionSlots::new(1_000), 1);
     let worker = Arc::new(Worker::new(Arc::new(gateway)));
     let (mut caller, ours) = tokio::io::duplex(1 << 10);
     let (_stop, stopped) = watch::channel(false);

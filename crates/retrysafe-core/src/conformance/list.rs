@@ -142,6 +142,9 @@ macro_rules! conformance {
                 a_scan_finds_by_scope
                 a_scan_finds_by_route
                 a_scan_finds_by_key_in_every_scope
+                a_scan_finds_by_path
+                a_scan_finds_by_the_first_digits_of_the_id
+                a_scan_finds_what_a_person_mentions
                 a_scan_finds_by_creation
                 conditions_of_a_scan_add_up
                 a_scan_shows_expired_records_until_they_are_reaped
@@ -155,6 +158,12 @@ macro_rules! conformance {
                 concurrent_scans_are_independent
                 a_cursor_of_another_kind_does_no_harm
                 a_probe_is_answered_and_leaves_no_record;
+            sights:
+                the_latest_records_come_first
+                the_latest_records_are_filtered_like_any
+                a_record_that_is_written_again_is_the_latest
+                a_census_counts_unknown_records
+                a_census_knows_since_when_the_oldest_is_unknown;
             drops:
                 a_dropped_insert_is_applied_whole_or_not_at_all
                 a_dropped_swap_is_applied_whole_or_not_at_all

@@ -51,6 +51,7 @@ mod reopening;
 mod samples;
 mod scans;
 mod shaken;
+mod sights;
 mod stand;
 mod storms;
 mod swaps;

@@ -381,7 +381,7 @@ fn write(change: Change) -> Write {
         new_fence: matches!(change, Change::Begin(_)),
         becomes,
         // Every write leaves a moment here, so that the map learns when it was.
-        what: Some(Happened::LookedUp),
+        what: Some(Happened::LookedUp("x".into())),
         ttl: if let Change::Ttl(ttl) = change { Some(UNIT * ttl.into()) } else { None },
     }
 }

@@ -216,13 +216,14 @@ pub(super) async fn every_kind_of_moment_comes_back(bench: Stand) {
     let begun = new(&store, first("k")).await;
     let long = "ü".repeat(REASON_BYTES_MAX / 2);
     let happened = [
-        Happened::Began,
+        Happened::Began(None),
+        Happened::Began(Some("id of a/request".into())),
         Happened::Settled(Standing::Unknown, None),
         Happened::Settled(Outcome::Retryable(None).standing(), Some(503)),
         Happened::Doubted(Doubt::AnswerLost),
         Happened::LateResult(Fence(u64::MAX), Standing::Completed, Some(201)),
         Happened::LateResult(Fence(0), Standing::FailedRetryable, None),
-        Happened::LookedUp,
+        Happened::LookedUp("status 503 'x'".into()),
         Happened::Resolved(Standing::Completed, Judge::Reconciler, "".into()),
         Happened::Resolved(Standing::FailedRetryable, Judge::Webhook, "漢字 'x'".into()),
         Happened::Resolved(Standing::Completed, Judge::Operator, long.into()),

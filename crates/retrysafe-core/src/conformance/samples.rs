@@ -64,6 +64,7 @@ pub(super) fn first_in(scope: &Scope, key_text: &str) -> First {
         ttl: TTL,
         lease: LEASE,
         owner: 1,
+        request_id: None,
     }
 }
 
@@ -102,7 +103,7 @@ pub(super) fn doubt() -> Write {
 }
 
 pub(super) fn look_up() -> Write {
-    write(Becomes::LookedUp, Some(Happened::LookedUp))
+    write(Becomes::LookedUp, Some(Happened::LookedUp("pending".into())))
 }
 
 pub(super) fn renew(lease: Duration) -> Write {
@@ -117,7 +118,7 @@ pub(super) fn take_over(owner: u64) -> Write {
     Write {
         becomes: Becomes::Begun { owner, lease: LEASE, mark: None },
         new_fence: true,
-        what: Some(Happened::Began),
+        what: Some(Happened::Began(Some("r-2".into()))),
         ttl: None,
     }
 }
@@ -293,6 +294,7 @@ impl Request {
             ttl: self.ttl,
             lease: self.lease,
             owner,
+            request_id: None,
         }
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::samples::*;
 use super::stand::{AnyStore, Stand};
-use crate::record::{Record, Standing};
+use crate::mention::{DigestPrefix, Mention};
+use crate::record::{First, Record, Standing};
 use crate::scope::Id;
 use crate::store::{Filter, PAGE_MAX, Query, Store};
 
@@ -160,6 +161,64 @@ pub(super) async fn a_scan_finds_by_key_in_every_scope(bench: Stand) {
     }
 }
 
+/// Only of one path.
+pub(super) async fn a_scan_finds_by_path(bench: Stand) {
+    let store = bench.store();
+    let mut records = Vec::new();
+    for n in 0..6 {
+        let mut asked = first(&format!("k{n}"));
+        asked.about.path = format!("/pay/{}", n % 2).into();
+        records.push(new(&store, asked).await);
+    }
+    for (path, expected) in [("/pay/0", 3), ("/pay/1", 3), ("/pay", 0), ("/pay/%", 0)] {
+        let filter = Filter { path: Some(path.into()), ..Filter::default() };
+        finds(&store, &records, filter, expected).await;
+    }
+}
+
+/// Only whose id begins so, however many digits are given.
+pub(super) async fn a_scan_finds_by_the_first_digits_of_the_id(bench: Stand) {
+    let store = bench.store();
+    let records = mixture(&store).await;
+    for record in [&records[0], &records[7], &records[20]] {
+        let digits = record.id.to_string();
+        for length in [6, 7, 15, 16, 17, 63, 64] {
+            let id = DigestPrefix::parse(&digits[..length]);
+            assert!(id.is_some());
+            finds(&store, &records, Filter { id, ..Filter::default() }, 1).await;
+        }
+    }
+    let id = DigestPrefix::parse("0123456789abcdef");
+    finds(&store, &records, Filter { id, ..Filter::default() }, 0).await;
+}
+
+/// A key, the first digits of its digest, the id of a request of any attempt.
+pub(super) async fn a_scan_finds_what_a_person_mentions(bench: Stand) {
+    let store = bench.store();
+    let mut records = mixture(&store).await;
+    let asked = First { request_id: Some("first/try".into()), ..first("tried") };
+    let failed = swapped(&store, &new(&store, asked).await, fail()).await;
+    // Its second attempt has the id `r-2`.
+    records.push(swapped(&store, &failed, take_over(2)).await);
+    let digits = crate::scope::hex(key("k5").as_bytes());
+    for (text, expected) in [
+        ("k5", 2),
+        ("\"k5\"", 2),
+        (&digits[..8], 2),
+        (&digits[..13], 2),
+        (&digits, 2),
+        ("tried", 1),
+        ("first/try", 1),
+        ("r-2", 1),
+        ("first/tr", 0),
+        ("irst/try", 0),
+        ("k99", 0),
+    ] {
+        let filter = Filter { mention: Some(Mention::parse(text)), ..Filter::default() };
+        finds(&store, &records, filter, expected).await;
+    }
+}
+
 /// Only what was created before a moment, whenever it was written last.
 pub(super) async fn a_scan_finds_by_creation(bench: Stand) {
     let store = bench.store();
@@ -189,8 +248,15 @@ pub(super) async fn conditions_of_a_scan_add_up(bench: Stand) {
         route: Some("/pay".into()),
         key: Some(key("k0")),
         created_before: Some(late),
+        path: Some("/pay".into()),
+        id: DigestPrefix::parse(&Id::of(&scope("a"), &key("k0")).to_string()),
+        mention: Some(Mention::parse("k0")),
     };
     finds(&store, &records, some.clone(), 1).await;
+    finds(&store, &records, Filter { path: Some("/other".into()), ..some.clone() }, 0).await;
+    let other = Some(Mention::parse("k1"));
+    finds(&store, &records, Filter { mention: other, ..some.clone() }, 0).await;
+    let some = Filter { id: None, mention: None, ..some };
     finds(&store, &records, Filter { key: None, ..some.clone() }, 1).await;
     finds(&store, &records, Filter { key: None, route: None, ..some.clone() }, 3).await;
     finds(&store, &records, Filter { scope: None, key: None, route: None, ..some.clone() }, 6)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Bench, Damage, Owners, Reopen};
 use crate::record::{First, Record, Write};
 use crate::scope::Id;
-use crate::store::{Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
+use crate::store::{Census, Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
 
 /// An answer that comes later.
 pub(super) type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -56,6 +56,8 @@ trait Boxed: Send + Sync {
     fn scan(&self, query: Query) -> Answer<'_, Page>;
     fn reap(&self, limit: usize) -> Answer<'_, usize>;
     fn probe(&self) -> Answer<'_, ()>;
+    fn latest(&self, query: Query) -> Answer<'_, Page>;
+    fn census(&self) -> Answer<'_, Census>;
 }
 
 impl<B: Bench> AnyBench for B {
@@ -108,6 +110,14 @@ impl<S: Store> Boxed for S {
     fn probe(&self) -> Answer<'_, ()> {
         Box::pin(Store::probe(self))
     }
+
+    fn latest(&self, query: Query) -> Answer<'_, Page> {
+        Box::pin(Store::latest(self, query))
+    }
+
+    fn census(&self) -> Answer<'_, Census> {
+        Box::pin(Store::census(self))
+    }
 }
 
 impl Store for AnyStore {
@@ -133,5 +143,13 @@ impl Store for AnyStore {
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
         self.0.probe().await
+    }
+
+    async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        self.0.latest(query).await
+    }
+
+    async fn census(&self) -> Result<Stamped<Census>, StoreError> {
+        self.0.census().await
     }
 }

@@ -184,7 +184,7 @@ pub(super) async fn a_timeline_is_bounded(bench: Stand) {
     assert_eq!(record.timeline.len(), MOMENTS_MAX);
     assert_eq!(
         (record.timeline[0].fence, &record.timeline[0].what),
-        (first_fence, &Happened::Began)
+        (first_fence, &Happened::Began(None))
     );
     assert_eq!(record.timeline.last().map(|moment| moment.fence), Some(record.fence));
     assert!(record.timeline.is_sorted_by_key(|moment| (moment.fence, moment.at)));

@@ -66,6 +66,7 @@ impl<S: Transactional> Engine<S> {
                 mark: ask.mark,
                 owner: ask.owner,
                 lease: ask.lease,
+                request_id: ask.request_id,
             };
             match machine::decide(Some(&record), &event, now) {
                 Decision::Insert => {}

@@ -111,6 +111,7 @@ impl Bounds {
                     mark: mark_of(mark),
                     owner: u64::from(number),
                     lease: LEASE,
+                    request_id: None,
                 };
                 match self.pend(&record, key, &event, state.clock()) {
                     Ok(pending) => {

@@ -68,6 +68,7 @@ fn first(key: u8, owner: u8, mark: u8) -> First {
         ttl: TTL,
         lease: LEASE,
         owner: u64::from(owner),
+        request_id: None,
     }
 }
 

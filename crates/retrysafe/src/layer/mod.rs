@@ -101,6 +101,15 @@ impl<S: Store> IdempotencyLayer<S> {
         self.room.engine.store().set_timeout(timeout);
         self
     }
+
+    /// From which number on the owners of this process are numbered: a random one, unless a process
+    /// that comes later is to know which were this one's. No two processes that are alive may have
+    /// numbers near each other. Holds for all clones.
+    #[must_use]
+    pub fn owners_from(self, first: u64) -> Self {
+        self.room.number_owners_from(first);
+        self
+    }
 }
 
 impl<S> IdempotencyLayer<S> {

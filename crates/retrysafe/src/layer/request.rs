@@ -10,7 +10,7 @@ use retrysafe_core::fingerprint::{self, Fingerprint, Rules, RulesId};
 use retrysafe_core::key::{Key, KeyError};
 use retrysafe_core::policy::{KeyRule, Policy};
 use retrysafe_core::problem::Refusal;
-use retrysafe_core::retry;
+use retrysafe_core::{record, retry};
 
 use super::attempt::Attempt;
 use super::settings::{PrintFn, Settings};
@@ -24,6 +24,9 @@ static OVERRIDES: [HeaderName; 3] = [
 
 /// When a request says that it was first sent; the name is OASIS Repeatable Requests'.
 const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
+
+/// By which the logs of all who handle a request know it.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Whether a request is guarded.
 pub(super) enum Asked {
@@ -160,6 +163,12 @@ fn original_uri(parts: &Parts) -> &Uri {
 /// The request's path, as an operator may see it.
 pub(super) fn path(parts: &Parts) -> &str {
     original_uri(parts).path()
+}
+
+/// The id by which logs know a request. Not where it is the key itself, which is never kept.
+pub(super) fn request_id(parts: &Parts, key: &Key) -> Option<Box<str>> {
+    let text = parts.headers.get(REQUEST_ID)?.to_str().ok()?;
+    record::request_id(text).filter(|_| text != key.as_str())
 }
 
 /// What a request means, under the rules of today and of former days.

@@ -60,6 +60,8 @@ pub(super) struct Job<Svc> {
     pub caller: Caller,
     pub print: Fingerprint,
     pub about: About,
+    /// The id by which logs know the request.
+    pub request_id: Option<Box<str>>,
 }
 
 /// What became of a job.
@@ -103,6 +105,7 @@ where
             ttl: policy.ttl,
             lease: policy.lease,
             owner,
+            request_id: job.request_id.as_deref(),
         };
         case.room.engine.begin(&ask).await
     };

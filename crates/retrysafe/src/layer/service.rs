@@ -98,6 +98,10 @@ impl<S: Store> Room<S> {
 }
 
 impl<S> Room<S> {
+    pub(super) fn number_owners_from(&self, first: u64) {
+        self.owners.store(first, Ordering::Relaxed);
+    }
+
     /// A number of its own for one begin.
     pub(super) fn owner(&self) -> u64 {
         self.owners.fetch_add(1, Ordering::Relaxed)
@@ -305,6 +309,7 @@ where
     B: HttpBody<Data = Bytes>,
 {
     let (policy, parts) = (&case.route.policy, &arrived.parts);
+    let request_id = key.as_ref().ok().and_then(|key| request::request_id(parts, key));
     let (caller, key, id) = identify(case, parts, key)?;
     let counters = case.settings.limiter.as_ref().and_then(Limiter::counters);
     if let Some(counters) = &counters {
@@ -335,7 +340,7 @@ where
         route: case.report.label().into(),
         path: request::path(parts).into(),
     };
-    Ok(Job { arrived, body, trailers, id, key, caller, print, about })
+    Ok(Job { arrived, body, trailers, id, key, caller, print, about, request_id })
 }
 
 /// Whose key it is, and what the record is called.

@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
-use retrysafe_core::store::{Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
+use retrysafe_core::store::{Census, Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
 
 #[cfg(feature = "disk")]
 use super::disk::{DiskOptions, DiskStore, Durability, OpenError};
@@ -154,6 +154,21 @@ impl AnyStore {
     }
 }
 
+impl AnyStore {
+    /// How many records were in progress when the store was opened, where opening it proves that
+    /// nobody can be executing them any more. They are unknown now.
+    pub fn abandoned(&self) -> usize {
+        match self {
+            // What was in memory is gone, and PostgreSQL has other owners.
+            Self::Memory(_) => 0,
+            #[cfg(feature = "disk")]
+            Self::Disk(store) => store.abandoned(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => 0,
+        }
+    }
+}
+
 impl AnyError {
     /// Whether the store may be there later as it is: it is out of reach, or not ready yet. Everything
     /// else is wrong for good.
@@ -253,6 +268,26 @@ impl Store for AnyStore {
             Self::Disk(store) => store.probe().await,
             #[cfg(feature = "postgres")]
             Self::Postgres(store) => store.probe().await,
+        }
+    }
+
+    async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        match self {
+            Self::Memory(store) => store.latest(query).await,
+            #[cfg(feature = "disk")]
+            Self::Disk(store) => store.latest(query).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.latest(query).await,
+        }
+    }
+
+    async fn census(&self) -> Result<Stamped<Census>, StoreError> {
+        match self {
+            Self::Memory(store) => store.census().await,
+            #[cfg(feature = "disk")]
+            Self::Disk(store) => store.census().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.census().await,
         }
     }
 }

@@ -11,10 +11,10 @@
 //! # let _ = engine;
 //! ```
 //!
-//! Records lie in shards, each behind a mutex of its own. A shard has three orders beside its map:
+//! Records lie in shards, each behind a mutex of its own. A shard has four orders beside its map:
 //! by birth, in which scans go, since a record keeps its place in it for life; by the end of its
-//! lease, for sweeps; by the end of its retention, for reaping. Neither sweep nor reap ever looks at
-//! a record that is not due. The number of records is bounded, and nothing is evicted: a record that
+//! lease, for sweeps; by the end of its retention, for reaping; by the beginning of its doubt, for
+//! operators. Neither sweep nor reap ever looks at a record that is not due. The number of records is bounded, and nothing is evicted: a record that
 //! was dropped to make room would let its request run again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use retrysafe_core::record::{First, Record, Write};
+use retrysafe_core::record::{Answer, First, Moment, Record, State, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Cursor, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, Cursor, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
 use retrysafe_core::time::Time;
 
@@ -64,6 +64,10 @@ struct Shard {
     leases: BTreeSet<(Time, u64)>,
     /// Births by the end of retention, of settled records.
     expiries: BTreeSet<(Time, u64)>,
+    /// Births by the beginning of the doubt, of unknown records.
+    doubts: BTreeSet<(Time, u64)>,
+    /// How many bytes its records take up, roughly.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -78,6 +82,7 @@ struct Kept {
 struct Due {
     lease_until: Option<Time>,
     expires_at: Option<Time>,
+    unknown_since: Option<Time>,
 }
 
 /// Where a scan stands: in this shard, past this birth.
@@ -246,6 +251,20 @@ impl Store for MemoryStore {
         }
         Ok(Stamped { now: self.clock.now(), value: reaped })
     }
+
+    async fn census(&self) -> Result<Stamped<Census>, StoreError> {
+        let mut census = Census { records: Some(self.len() as u64), ..Census::default() };
+        let mut bytes = 0;
+        for at in 0..SHARDS {
+            let shard = self.shard_at(at);
+            bytes += shard.bytes;
+            census.unknown += shard.doubts.len() as u64;
+            let oldest = shard.doubts.first().map(|(since, _)| *since);
+            census.unknown_since = census.unknown_since.into_iter().chain(oldest).min();
+        }
+        census.bytes = Some(bytes as u64);
+        Ok(Stamped { now: self.clock.now(), value: census })
+    }
 }
 
 /// What is left of a shard after one step of a scan.
@@ -260,6 +279,7 @@ impl Shard {
         let (id, birth) = (record.id, record.version);
         self.births.insert(birth, id);
         self.note(Due::of(&record), birth);
+        self.bytes += bytes_of(&record);
         self.records.insert(id, Kept { record: Box::new(record), birth });
     }
 
@@ -267,6 +287,8 @@ impl Shard {
     fn replace(&mut self, record: Record) {
         if let Some(kept) = self.records.get_mut(&record.id) {
             let (before, after, birth) = (Due::of(&kept.record), Due::of(&record), kept.birth);
+            self.bytes += bytes_of(&record);
+            self.bytes -= bytes_of(&kept.record);
             *kept.record = record;
             self.forget(before, birth);
             self.note(after, birth);
@@ -277,12 +299,14 @@ impl Shard {
         if let Some(Kept { record, birth }) = self.records.remove(id) {
             self.births.remove(&birth);
             self.forget(Due::of(&record), birth);
+            self.bytes -= bytes_of(&record);
         }
     }
 
     fn note(&mut self, due: Due, birth: u64) {
         self.leases.extend(due.lease_until.map(|until| (until, birth)));
         self.expiries.extend(due.expires_at.map(|at| (at, birth)));
+        self.doubts.extend(due.unknown_since.map(|since| (since, birth)));
     }
 
     fn forget(&mut self, due: Due, birth: u64) {
@@ -291,6 +315,9 @@ impl Shard {
         }
         if let Some(at) = due.expires_at {
             self.expiries.remove(&(at, birth));
+        }
+        if let Some(since) = due.unknown_since {
+            self.doubts.remove(&(since, birth));
         }
     }
 
@@ -343,8 +370,30 @@ impl Shard {
 
 impl Due {
     fn of(record: &Record) -> Self {
-        Self { lease_until: record.lease_until(), expires_at: record.expires_at() }
+        Self {
+            lease_until: record.lease_until(),
+            expires_at: record.expires_at(),
+            unknown_since: record.unknown_since(),
+        }
     }
+}
+
+/// How many bytes a record takes up, roughly: the allocator and the maps have theirs, too.
+fn bytes_of(record: &Record) -> usize {
+    let about = &record.about;
+    let texts = about.method.len() + about.route.len() + about.path.len();
+    let timeline = record.timeline.len() * size_of::<Moment>();
+    let answer = match &record.state {
+        State::Completed { answer: Answer::Kept(response), .. } => {
+            let fields = response.headers.iter();
+            response.body.len() + fields.map(|(n, v)| n.as_str().len() + v.len()).sum::<usize>()
+        }
+        State::Completed { answer: Answer::NotKept { .. }, .. }
+        | State::InProgress { .. }
+        | State::FailedRetryable { .. }
+        | State::Unknown { .. } => 0,
+    };
+    size_of::<Record>() + record.scope.as_bytes().len() + texts + timeline + answer
 }
 
 impl Place {
@@ -414,6 +463,7 @@ mod tests {
             ttl: TTL,
             lease: TTL,
             owner: 1,
+            request_id: None,
         }
     }
 

@@ -10,7 +10,7 @@ use retrysafe_core::event;
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
 use retrysafe_core::units::show_duration;
 
@@ -68,5 +68,13 @@ impl<S: Store> Store for TimeLimited<S> {
 
     fn probe(&self) -> impl Future<Output = Result<Stamped<()>, StoreError>> {
         self.call("probe", StoreError::maybe_applied, self.store.probe())
+    }
+
+    fn latest(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {
+        self.call("latest", StoreError::not_applied, self.store.latest(query))
+    }
+
+    fn census(&self) -> impl Future<Output = Result<Stamped<Census>, StoreError>> {
+        self.call("census", StoreError::not_applied, self.store.census())
     }
 }

@@ -1,8 +1,8 @@
 //! Who keeps a store tidy?
 //!
 //! Three tasks, started with one call. The [sweeper](Upkeep::sweep_every) makes ended leases
-//! unknown, the [reaper](Upkeep::reap_every) deletes expired records, and a
-//! [reconciler](Upkeep::reconcile) of yours finds out what became of unknown ones. Each works in
+//! unknown and counts what is unknown, the [reaper](Upkeep::reap_every) deletes expired records, and
+//! a [reconciler](Upkeep::reconcile) of yours finds out what became of unknown ones. Each works in
 //! bounded steps, may run in several processes at once, and is not stopped by a record that cannot
 //! be read, by a store that hangs, or by a panic. Each of these is reported.
 //!
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use retrysafe_core::engine::Engine;
 use retrysafe_core::event;
-use retrysafe_core::store::Store;
+use retrysafe_core::store::{Census, Stamped, Store, StoreError};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
@@ -99,7 +99,7 @@ impl<S: Store> Upkeep<S> {
         self
     }
 
-    /// How often ended leases are made unknown.
+    /// How often ended leases are made unknown, and the store's [`Census`] is taken.
     #[must_use]
     pub fn sweep_every(mut self, pause: Duration) -> Self {
         self.sweep_every = pause;
@@ -230,6 +230,24 @@ async fn sweep<S: Store>(engine: Arc<Engine<S>>) {
         let (doubted, failed) = (swept.doubted, swept.failed);
         tracing::warn!(target: "retrysafe", doubted, failed, "swept");
     }
+    // A failure is reported, too; what was counted before stays.
+    let _ = take_census(engine.store()).await;
+}
+
+/// Counts what a store holds, and reports it. The sweeper does so after each round; a server that
+/// must be right from its first moment does it before it is ready.
+///
+/// # Errors
+///
+/// The store's. What was reported before stays.
+pub async fn take_census<S: Store>(store: &S) -> Result<Census, StoreError> {
+    let Stamped { now, value: census } = store.census().await?;
+    let age = census.unknown_since.map_or(Duration::ZERO, |since| now.since(since));
+    metrics::gauge!(event::UNKNOWN.name).set(census.unknown as f64);
+    metrics::gauge!(event::UNKNOWN_OLDEST_SECONDS.name).set(age.as_secs_f64());
+    metrics::gauge!(event::STORE_RECORDS.name).set(census.records.unwrap_or_default() as f64);
+    metrics::gauge!(event::STORE_BYTES.name).set(census.bytes.unwrap_or_default() as f64);
+    Ok(census)
 }
 
 async fn reap<S: Store>(engine: Arc<Engine<S>>) {

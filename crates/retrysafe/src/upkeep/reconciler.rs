@@ -25,6 +25,7 @@ use retrysafe_core::record::{Answer, Fence, Judge, Record, Standing, State};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Filter, Query, Store, StoreError};
 use retrysafe_core::time::Time;
+use retrysafe_core::units;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -59,8 +60,8 @@ pub enum Lookup {
     NotFound,
     /// It is under way.
     Pending,
-    /// Nothing was learned.
-    Inconclusive,
+    /// Nothing was learned, for this reason: a status, a failed connection.
+    Inconclusive(Box<str>),
 }
 
 /// When to ask, and what counts.
@@ -305,21 +306,17 @@ impl<S: Store, R: Reconciler> Question<S, R> {
         // What is absent from the answer was absent when it was asked for, not later.
         let waited = self.first_sight.elapsed();
         let absence = absence(&*self.reconciler, &self.record);
-        let evidence = match self.look_up().await {
-            Lookup::Executed(answer) => Some((Evidence::Executed(answer), "found as executed")),
+        let (evidence, reason) = match self.look_up().await {
+            Lookup::Executed(answer) => (Evidence::Executed(answer), "found as executed"),
             Lookup::NotExecuted(proof) => {
-                Some((Evidence::NotExecuted(proof), "proven not to be executed"))
+                (Evidence::NotExecuted(proof), "proven not to be executed")
             }
-            Lookup::NotFound => Proof::absence(absence, waited, self.settle_time)
-                .map(|proof| (Evidence::NotExecuted(proof), "not found after the settle time")),
-            Lookup::Pending | Lookup::Inconclusive => None,
-        };
-        let Some((evidence, reason)) = evidence else {
-            metrics::counter!(event::RECONCILE_FAILED.name).increment(1);
-            return match self.engine.looked_up(id).await {
-                Ok(_) => Asked::StillUnknown,
-                Err(_) => Asked::Failed,
-            };
+            Lookup::NotFound => match Proof::absence(absence, waited, self.settle_time) {
+                Some(proof) => (Evidence::NotExecuted(proof), "not found after the settle time"),
+                None => return self.learned_nothing("not found").await,
+            },
+            Lookup::Pending => return self.learned_nothing("pending").await,
+            Lookup::Inconclusive(why) => return self.learned_nothing(&why).await,
         };
         let standing = evidence.standing().name();
         let judge = Judge::Reconciler;
@@ -340,6 +337,25 @@ impl<S: Store, R: Reconciler> Question<S, R> {
         }
     }
 
+    /// Says what was learned, in the log and on the record's timeline.
+    async fn learned_nothing(&self, found: &str) -> Asked {
+        metrics::counter!(event::RECONCILE_FAILED.name).increment(1);
+        let record = &self.record;
+        tracing::warn!(
+            target: "retrysafe",
+            route = &*record.about.route,
+            key = %record.key,
+            request_id = record.request_id(),
+            id = %record.id,
+            found,
+            "reconcile_lookup"
+        );
+        match self.engine.looked_up(record, found).await {
+            Ok(_) => Asked::StillUnknown,
+            Err(_) => Asked::Failed,
+        }
+    }
+
     async fn look_up(&self) -> Lookup {
         let (reconciler, record) = (Arc::clone(&self.reconciler), self.record.clone());
         // In a task of its own, so that a panic ends the lookup and nothing else; in a set, so that
@@ -348,7 +364,11 @@ impl<S: Store, R: Reconciler> Question<S, R> {
         lookup.spawn(async move { reconciler.lookup(&record).await });
         match tokio::time::timeout(self.lookup_max, lookup.join_next()).await {
             Ok(Some(Ok(found))) => found,
-            Ok(Some(Err(_)) | None) | Err(_) => Lookup::Inconclusive,
+            Ok(Some(Err(_)) | None) => Lookup::Inconclusive("the lookup panicked".into()),
+            Err(_) => {
+                let length = units::show_duration(self.lookup_max);
+                Lookup::Inconclusive(format!("no answer within {length}").into())
+            }
         }
     }
 }

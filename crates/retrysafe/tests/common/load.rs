@@ -67,6 +67,7 @@ pub(crate) async fn begin_for<S: Store>(
         ttl: Duration::from_secs(3_600),
         lease,
         owner,
+        request_id: None,
     };
     engine.begin(&ask).await
 }

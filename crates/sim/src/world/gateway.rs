@@ -133,6 +133,7 @@ pub async fn serve(gate: Gate, conn: u16) {
             ttl: Duration::from_millis(gate.options.ttl_ms),
             lease: gate.lease(),
             owner,
+            request_id: None,
         };
         match engine.begin(&ask).await {
             Ok(Begun::Execute(lease)) => {

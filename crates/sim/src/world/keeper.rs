@@ -301,11 +301,11 @@ fn act(write: &Write) -> Act {
     match (&write.becomes, &write.what) {
         (Becomes::Begun { .. }, _) => Act::Began,
         (_, None) => Act::Renewed,
-        (_, Some(Happened::Began)) => Act::Began,
+        (_, Some(Happened::Began(_))) => Act::Began,
         (_, Some(Happened::Settled(..))) => Act::Settled,
         (_, Some(Happened::Doubted(_))) => Act::Doubted,
         (_, Some(Happened::LateResult(..))) => Act::Remarked,
-        (_, Some(Happened::LookedUp)) => Act::LookedUp,
+        (_, Some(Happened::LookedUp(_))) => Act::LookedUp,
         (_, Some(Happened::Resolved(..))) => Act::Resolved,
         (_, Some(Happened::Expired(_))) => Act::Expired,
     }

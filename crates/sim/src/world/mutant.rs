@@ -94,7 +94,7 @@ pub fn write(handle: &Handle, mut write: Write) -> (Write, bool) {
             let lease = Duration::from_millis(ms);
             write.becomes = Becomes::Begun { owner: 0, lease, mark: None };
             write.new_fence = true;
-            write.what = Some(Happened::Began);
+            write.what = Some(Happened::Began(None));
         }
         (Some(Fault::VerdictKeepsFence), _, Some(Happened::Resolved(..))) => {
             write.new_fence = false;

@@ -99,7 +99,7 @@ async fn reconcile_one(gate: &Gate, record: &Record) {
             // An absence that has to ripen is asked about until it is ripe.
             let waits = gate.options.absence == Absence::Proof;
             if more || waits {
-                let _ = engine.looked_up(record.id).await;
+                let _ = engine.looked_up(record, "").await;
             }
             if lookups + 1 >= gate.options.lookups_max && !waits {
                 gate.sim.with(|world| {

@@ -219,7 +219,7 @@ impl BatchHeader {
 impl EntryHeader {
     /// The header of a record that replaces the version `previous`. The length is not known yet.
     pub(crate) fn of(record: &Record, previous: u64) -> Self {
-        let due = record.lease_until().or(record.expires_at());
+        let due = record.lease_until().or(record.expires_at()).or(record.unknown_since());
         Self {
             id: record.id,
             version: record.version,

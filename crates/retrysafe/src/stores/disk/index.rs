@@ -39,7 +39,7 @@ pub(crate) struct Entry {
     pub(crate) prefix: u64,
     /// Its version; zero marks an entry that is free.
     pub(crate) version: u64,
-    /// When its lease or retention ends, in milliseconds.
+    /// When its lease or retention ends, or since when it is unknown, in milliseconds.
     pub(crate) due: u64,
     /// Where in the segment its bytes begin; in a free entry, the next free one.
     pub(crate) offset: u32,
@@ -72,7 +72,8 @@ struct Shard {
 #[derive(Debug, Default)]
 struct Order {
     running: BTreeSet<(u64, u32)>,
-    unknown: BTreeSet<u32>,
+    /// Since when, and the handle.
+    unknown: BTreeSet<(u64, u32)>,
     /// Handles of settled records by when they expire, roughly. A record's handle lies in one
     /// bucket, at its expiry or earlier; when its bucket comes up too early, it is moved on. So a
     /// record that is settled again and again still costs four bytes here.
@@ -276,8 +277,14 @@ impl Index {
 
     /// Unknown entries, in no order.
     pub(crate) fn unknown(&self) -> Vec<Entry> {
-        let handles: Vec<u32> = self.order().unknown.iter().copied().collect();
+        let handles: Vec<u32> = self.order().unknown.iter().map(|(_, handle)| *handle).collect();
         handles.into_iter().filter_map(|handle| self.at(handle)).collect()
+    }
+
+    /// How many entries are unknown, and since when the oldest of them is.
+    pub(crate) fn count_unknown(&self) -> (usize, Option<u64>) {
+        let order = self.order();
+        (order.unknown.len(), order.unknown.first().map(|(since, _)| *since))
     }
 
     /// The entries of one shard, in no order. Shard by shard is id order.
@@ -350,7 +357,7 @@ impl Order {
                 self.running.remove(&(old.due, handle));
             }
             Standing::Unknown => {
-                self.unknown.remove(&handle);
+                self.unknown.remove(&(old.due, handle));
             }
             // Its handle stays in its bucket and is judged when that comes up.
             Standing::Completed | Standing::FailedRetryable => {}
@@ -363,7 +370,7 @@ impl Order {
                 self.running.insert((new.due, handle));
             }
             Standing::Unknown => {
-                self.unknown.insert(handle);
+                self.unknown.insert((new.due, handle));
             }
             Standing::Completed | Standing::FailedRetryable => {
                 let bucket = bucket_of(new.due);

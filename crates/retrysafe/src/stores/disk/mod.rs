@@ -54,8 +54,9 @@ use std::thread::JoinHandle;
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
+use retrysafe_core::time::Time;
 use tokio::sync::{mpsc, oneshot};
 
 pub use self::doctor::{Fault, Report, SegmentReport, doctor, export};
@@ -204,6 +205,12 @@ impl DiskStore {
         self.shared.index.len()
     }
 
+    /// How many records were in progress when the store was opened. Their owners are gone; they are
+    /// unknown now.
+    pub fn abandoned(&self) -> usize {
+        self.shared.abandoned.load(Ordering::Relaxed)
+    }
+
     /// Finishes what is queued, takes a snapshot for the next opening and gives the folder free.
     /// Whatever is asked afterwards is refused. Dropping the last clone does the same.
     pub fn close(&self) {
@@ -218,6 +225,23 @@ impl DiskStore {
             Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
                 .because("the store's writer has ended"))
         })
+    }
+}
+
+impl DiskStore {
+    /// Reads a page, which is thousands of reads: not on a thread that serves requests.
+    async fn aside(
+        &self,
+        read: impl FnOnce(&Shared) -> Result<(Time, Page), StoreError> + Send + 'static,
+    ) -> Result<Stamped<Page>, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let read = move || read(&shared).map(|(now, value)| Stamped { now, value });
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime.spawn_blocking(read).await.unwrap_or_else(|error| {
+                Err(StoreError::not_applied(StoreErrorKind::Unavailable).because(error))
+            }),
+            Err(_) => read(),
+        }
     }
 }
 
@@ -270,15 +294,7 @@ impl Store for DiskStore {
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        let shared = Arc::clone(&self.shared);
-        let scan = move || shared.scan(&query).map(|(now, value)| Stamped { now, value });
-        // A page is thousands of reads: not on a thread that serves requests.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => runtime.spawn_blocking(scan).await.unwrap_or_else(|error| {
-                Err(StoreError::not_applied(StoreErrorKind::Unavailable).because(error))
-            }),
-            Err(_) => scan(),
-        }
+        self.aside(move |shared| shared.scan(&query)).await
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
@@ -289,5 +305,13 @@ impl Store for DiskStore {
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
         self.shared.check()?;
         self.ask(Op::Probe).await
+    }
+
+    async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        self.aside(move |shared| shared.latest(&query)).await
+    }
+
+    async fn census(&self) -> Result<Stamped<Census>, StoreError> {
+        Ok(Stamped { now: self.shared.clock.now(), value: self.shared.census()? })
     }
 }

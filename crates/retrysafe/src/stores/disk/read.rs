@@ -7,12 +7,13 @@
 
 use std::cmp::Ordering;
 use std::io;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
 use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::scope::Id;
-use retrysafe_core::store::{Cursor, Filter, Page, Query, StoreError, StoreErrorKind};
+use retrysafe_core::store::{Census, Cursor, Filter, Page, Query, StoreError, StoreErrorKind};
 use retrysafe_core::time::Time;
 
 use super::files::File;
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) generations: Mutex<Vec<u64>>,
     /// Why the store refuses everything, if it does.
     pub(crate) failure: OnceLock<String>,
+    /// How many records were in progress when the store was opened.
+    pub(crate) abandoned: AtomicUsize,
 }
 
 /// A record's bytes that are not that record.
@@ -130,6 +133,73 @@ impl Shared {
         }
         Ok((now, walk.page))
     }
+
+    /// One page of the records that were written last. The index knows all versions, so nothing is
+    /// read that is not among the last.
+    pub(crate) fn latest(&self, query: &Query) -> Result<(Time, Page), StoreError> {
+        self.check()?;
+        let below = query.after.as_ref().map_or(Ok(u64::MAX), Cursor::version)?;
+        let now = self.clock.now();
+        let mut walk =
+            Walk { shared: self, query, now, after: None, page: Page::default(), reads: 0 };
+        let entries = self.last_entries(query.filter.standing, below);
+        let is_cut = entries.len() == READS_MAX;
+        for (at, entry) in entries.iter().enumerate() {
+            if walk.is_full() {
+                let seen = at.checked_sub(1).and_then(|at| entries.get(at));
+                walk.page.next = seen.map(|entry| Cursor::of_version(entry.version));
+                return Ok((now, walk.page));
+            }
+            if let Some((id, record)) = walk.current(*entry)? {
+                walk.take(id, record);
+            }
+        }
+        let last = entries.last().filter(|_| is_cut);
+        walk.page.next = last.map(|entry| Cursor::of_version(entry.version));
+        Ok((now, walk.page))
+    }
+
+    /// The entries that were written last below a version, the last first, at most [`READS_MAX`].
+    fn last_entries(&self, standing: Option<Standing>, below: u64) -> Vec<Entry> {
+        let mut last: Vec<Entry> = Vec::new();
+        let newest_first = |last: &mut Vec<Entry>| {
+            last.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.version));
+            last.truncate(READS_MAX);
+        };
+        let parts: Box<dyn Iterator<Item = Vec<Entry>>> = match standing {
+            Some(Standing::InProgress) => Box::new(std::iter::once(self.index.running(u64::MAX))),
+            Some(Standing::Unknown) => Box::new(std::iter::once(self.index.unknown())),
+            Some(Standing::Completed | Standing::FailedRetryable) | None => {
+                Box::new((0..SHARDS).map(|number| self.index.shard(number)))
+            }
+        };
+        for part in parts {
+            let fits = |entry: &Entry| {
+                entry.version < below && standing.is_none_or(|standing| entry.standing == standing)
+            };
+            last.extend(part.into_iter().filter(fits));
+            // Not after each shard: sorting what stays anyway would cost more than the memory.
+            if last.len() > 2 * READS_MAX {
+                newest_first(&mut last);
+            }
+        }
+        newest_first(&mut last);
+        last
+    }
+
+    /// What the store holds, in numbers.
+    pub(crate) fn census(&self) -> Result<Census, StoreError> {
+        self.check()?;
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let bytes = files.iter().map(|file| file.bytes()).sum::<io::Result<u64>>();
+        let (unknown, since) = self.index.count_unknown();
+        Ok(Census {
+            records: Some(self.index.len() as u64),
+            bytes: Some(bytes.map_err(Unread::Io)?),
+            unknown: unknown as u64,
+            unknown_since: since.map(Time::from_ms),
+        })
+    }
 }
 
 impl From<Unread> for StoreError {
@@ -183,7 +253,12 @@ impl Walk<'_> {
             Some(Standing::Unknown) => self.each(self.shared.index.unknown()).map(drop),
             Some(Standing::Completed | Standing::FailedRetryable) | None => {
                 let first = self.after.map_or(0, |id| (prefix_of(&id) >> 56) as usize);
-                for number in first..SHARDS {
+                // The ids that are looked for lie together, if their first digits are known.
+                let (low, high) = match self.query.filter.id {
+                    Some(digits) => (usize::from(digits.low()[0]), usize::from(digits.high()[0])),
+                    None => (0, SHARDS - 1),
+                };
+                for number in first.max(low)..=high {
                     let mut entries = self.shared.index.shard(number);
                     entries.retain(|entry| standing.is_none_or(|s| entry.standing == s));
                     if !self.each(entries)? {
@@ -199,11 +274,15 @@ impl Walk<'_> {
     fn each(&mut self, mut entries: Vec<Entry>) -> Result<bool, StoreError> {
         let from = self.after.map_or(0, |id| prefix_of(&id));
         entries.retain(|entry| entry.prefix >= from);
+        if let Some(digits) = self.query.filter.id {
+            let [low, high] =
+                [digits.low(), digits.high()].map(|id| prefix_of(&Id::from_bytes(*id)));
+            entries.retain(|entry| (low..=high).contains(&entry.prefix));
+        }
         entries.sort_unstable_by_key(|entry| (entry.prefix, entry.version));
         for alike in entries.chunk_by(|a, b| a.prefix == b.prefix) {
             // A full page ends before the next id, so the next page begins after this one.
-            let found = self.page.records.len() + self.page.damaged.len();
-            if found >= self.query.page_len() || self.reads >= READS_MAX {
+            if self.is_full() || self.reads >= READS_MAX {
                 self.page.next = self.after.map(|id| Cursor(id.as_bytes().to_vec()));
                 return Ok(false);
             }
@@ -212,16 +291,25 @@ impl Walk<'_> {
                     continue;
                 }
                 self.after = Some(id);
-                match record {
-                    Some(record) if self.query.filter.matches(&record, self.now) => {
-                        self.page.records.push(record);
-                    }
-                    Some(_) => {}
-                    None => self.page.damaged.push(id),
-                }
+                self.take(id, record);
             }
         }
         Ok(true)
+    }
+
+    fn is_full(&self) -> bool {
+        self.page.records.len() + self.page.damaged.len() >= self.query.page_len()
+    }
+
+    /// Adds a record if it matches. `None` stands for a damaged one.
+    fn take(&mut self, id: Id, record: Option<Record>) {
+        match record {
+            Some(record) if self.query.filter.matches(&record, self.now) => {
+                self.page.records.push(record);
+            }
+            Some(_) => {}
+            None => self.page.damaged.push(id),
+        }
     }
 
     /// Reads entries whose ids begin alike, in id order. `None` stands for a damaged record.

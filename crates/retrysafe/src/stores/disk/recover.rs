@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use retrysafe_core::machine::{Decision, Event, decide};
@@ -86,6 +87,7 @@ impl Log {
             self.append(&unknown, record.version, Reserve::Usable)
                 .map_err(|error| io::Error::new(io::ErrorKind::StorageFull, error.to_string()))
                 .map_err(OpenError::io("write to", "the log"))?;
+            self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
             if self.is_batch_full() {
                 self.flush_opening()?;
             }
@@ -397,6 +399,7 @@ impl Found {
             files: RwLock::new(self.files),
             generations: Mutex::new(generations),
             failure: OnceLock::new(),
+            abandoned: AtomicUsize::new(0),
         };
         Log {
             shared: Arc::new(shared),

@@ -7,7 +7,7 @@
 use retrysafe_core::fingerprint::Fingerprint;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::{
-    About, Answer, Becomes, First, Happened, MOMENTS_MAX, Record, State, Write,
+    About, Answer, Becomes, First, Happened, Record, State, Write, make_room,
 };
 use retrysafe_core::scope::{CredentialMark, Id, Scope};
 use tokio_postgres::types::{ToSql, Type};
@@ -26,7 +26,6 @@ pub(super) enum Column {
     Shorts(Vec<i16>),
     MaybeShorts(Vec<Option<i16>>),
     Flags(Vec<bool>),
-    OneBytes(Vec<u8>),
     OneFlag(bool),
 }
 
@@ -43,7 +42,6 @@ impl Column {
             Self::Shorts(values) => (values, Type::INT2_ARRAY),
             Self::MaybeShorts(values) => (values, Type::INT2_ARRAY),
             Self::Flags(values) => (values, Type::BOOL_ARRAY),
-            Self::OneBytes(value) => (value, Type::BYTEA),
             Self::OneFlag(value) => (value, Type::BOOL),
         }
     }
@@ -100,20 +98,22 @@ impl Fixed {
 /// The parameters of `insert_v1`.
 pub(super) fn inserts<'a>(firsts: impl Iterator<Item = &'a First>, keep: bool) -> Vec<Column> {
     let mut fixed = Fixed::default();
-    let (mut ttls, mut leases, mut owners, mut marks) = (vec![], vec![], vec![], vec![]);
+    let (mut ttls, mut leases, mut owners) = (vec![], vec![], vec![]);
+    let (mut marks, mut begans) = (vec![], vec![]);
     for first in firsts {
         fixed.push(&first.id, &first.scope, &first.key, &first.fingerprint, &first.about);
         ttls.push(length_ms(first.ttl));
         leases.push(length_ms(first.lease));
         owners.push(first.owner.cast_signed());
         marks.push(first.mark.map(|mark| mark.as_bytes().to_vec()));
+        begans.push(Happened::Began(first.request_id.clone()).encode());
     }
     let changing = [
         Column::Numbers(ttls),
         Column::Numbers(leases),
         Column::Numbers(owners),
         Column::MaybeBytes(marks),
-        Column::OneBytes(Happened::Began.encode()),
+        Column::Bytes(begans),
         Column::OneFlag(keep),
     ];
     fixed.columns().into_iter().chain(changing).collect()
@@ -291,13 +291,11 @@ impl<'a> Next<'a> {
     }
 }
 
-/// The moments that stay when another one is added: the oldest but the first make room for it.
+/// The moments that stay when another one is added.
 fn kept_moments(from: &Record, write: &Write) -> Vec<u8> {
     let mut moments = from.timeline.clone();
-    if write.what.is_some() {
-        while moments.len() >= MOMENTS_MAX {
-            moments.remove(1);
-        }
+    if let Some(what) = &write.what {
+        make_room(&mut moments, what);
     }
     moment_bytes(&moments)
 }
@@ -306,7 +304,8 @@ fn kept_moments(from: &Record, write: &Write) -> Vec<u8> {
 fn label(what: &Happened) -> String {
     let code = |code: &Option<u16>| code.map(|code| format!(" {code}")).unwrap_or_default();
     let text = match what {
-        Happened::Began => "began".into(),
+        Happened::Began(None) => "began".into(),
+        Happened::Began(Some(request_id)) => format!("began request {request_id}"),
         Happened::Settled(standing, status) => {
             format!("settled {}{}", standing.name(), code(status))
         }
@@ -314,7 +313,7 @@ fn label(what: &Happened) -> String {
         Happened::LateResult(fence, standing, status) => {
             format!("late result of fence {}: {}{}", fence.0, standing.name(), code(status))
         }
-        Happened::LookedUp => "looked up".into(),
+        Happened::LookedUp(found) => format!("looked up: {found}"),
         Happened::Resolved(standing, judge, reason) => {
             format!("resolved {} by {}: {reason}", standing.name(), judge.name())
         }

@@ -50,6 +50,7 @@ mod migrate;
 mod readback;
 mod row;
 mod settings;
+mod sights;
 mod tls;
 #[cfg(feature = "sqlx")]
 pub mod tx;
@@ -68,7 +69,7 @@ use lane::{Barrier, Lane, Shared};
 use retrysafe_core::record::{First, Record, Standing, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
 use settings::Settings;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -245,6 +246,14 @@ impl Store for PostgresStore {
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
         self.probe_server().await
+    }
+
+    async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
+        self.latest_page(query).await
+    }
+
+    async fn census(&self) -> Result<Stamped<Census>, StoreError> {
+        self.count().await
     }
 }
 

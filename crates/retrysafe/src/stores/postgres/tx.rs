@@ -126,7 +126,6 @@ fn bind(sql: &'static str, columns: &[Column]) -> Query<'static, Postgres, PgArg
         Column::Shorts(values) => query.bind(values.clone()),
         Column::MaybeShorts(values) => query.bind(values.clone()),
         Column::Flags(values) => query.bind(values.clone()),
-        Column::OneBytes(value) => query.bind(value.clone()),
         Column::OneFlag(value) => query.bind(*value),
     })
 }

@@ -1,22 +1,19 @@
-//! How are many records read, expired ones removed, and the server tried?
+//! How are expired records removed, and the server tried?
 //!
-//! The first two share a connection of their own, one at a time, so that a sweep of a large table
-//! never stands in the way of a request. A probe has another, so that it does not wait for a sweep.
+//! Reaping and reading many records share a connection of their own, one at a time, so that a sweep
+//! of a large table never stands in the way of a request. A probe has another, so that it does not
+//! wait for a sweep.
 
 use std::time::Duration;
 
-use retrysafe_core::scope::Id;
-use retrysafe_core::store::{Cursor, Page, Query, Stamped, StoreError, StoreErrorKind};
+use retrysafe_core::store::{Stamped, StoreError, StoreErrorKind};
 use tokio::sync::Mutex;
 use tokio_postgres::types::Type;
 
 use super::connect::{Fault, Wire};
-use super::row::{Cells as _, Row, ms, time};
+use super::row::{Cells as _, ms, time};
 use super::settings::Expiry;
-use super::{PostgresStore, standing_number};
-
-/// How many bytes of answers one page may hold. A page ends early rather than fill the memory.
-const PAGE_BYTES_MAX: i64 = 16 << 20;
+use super::{PostgresStore, broken};
 
 /// How many records one transaction of the reaper removes. It holds their locks for as long as it
 /// takes, and an insert over an expired record waits for it.
@@ -33,59 +30,6 @@ const PREPARED_FOR: Duration = Duration::from_secs(3_600);
 const PATIENCE: u32 = 6;
 
 impl PostgresStore {
-    pub(super) async fn scan_page(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        let limit = i64::try_from(query.page_len()).unwrap_or(i64::MAX);
-        let after = query.after.map(|cursor| cursor.0).unwrap_or_default();
-        let filter = &query.filter;
-        let standing = filter.standing.map(standing_number);
-        let scope = filter.scope.as_ref().map(|scope| scope.as_bytes());
-        let key = filter.key.as_ref().map(|key| &key.as_bytes()[..]);
-        let route = filter.route.as_deref();
-        let before = filter.created_before.map(ms);
-        let rows = self
-            .with_wire(async |wire| {
-                wire.client
-                    .query_typed(
-                        include_str!("sql/scan.sql"),
-                        &[
-                            (&after, Type::BYTEA),
-                            (&standing, Type::INT2),
-                            (&filter.lease_over, Type::BOOL),
-                            (&scope, Type::BYTEA),
-                            (&route, Type::TEXT),
-                            (&key, Type::BYTEA),
-                            (&before, Type::INT8),
-                            (&limit, Type::INT8),
-                            (&PAGE_BYTES_MAX, Type::INT8),
-                        ],
-                    )
-                    .await
-            })
-            .await?;
-        let (mut page, mut now, mut matched, mut last) = (Page::default(), None, 0, None::<Id>);
-        for row in &rows {
-            match Row::read(row) {
-                Some(Row::Clock(read)) => {
-                    now = Some(read);
-                    matched = row.number(3).unwrap_or(0);
-                }
-                Some(Row::Found { id, record, .. }) => {
-                    last = last.max(Some(id));
-                    match record {
-                        Ok(record) => page.records.push(*record),
-                        Err(_) => page.damaged.push(id),
-                    }
-                }
-                Some(Row::Done { .. }) | None => return Err(broken()),
-            }
-        }
-        let returned = i64::try_from(page.records.len() + page.damaged.len()).unwrap_or(i64::MAX);
-        if matched >= limit || matched > returned {
-            page.next = last.map(|id| Cursor(id.as_bytes().to_vec()));
-        }
-        Ok(Stamped { now: now.ok_or_else(broken)?, value: page })
-    }
-
     pub(super) async fn reap_some(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         let keep = self.inner.shared.settings.expiry == Expiry::Keep;
         let mut reaped = 0;
@@ -194,7 +138,7 @@ impl PostgresStore {
     }
 
     /// Runs something on the connection for upkeep, opening it if need be.
-    async fn with_wire<T>(
+    pub(super) async fn with_wire<T>(
         &self,
         work: impl AsyncFnOnce(&Wire) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, StoreError> {
@@ -234,8 +178,4 @@ impl PostgresStore {
             Err(_) => Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)),
         }
     }
-}
-
-fn broken() -> StoreError {
-    StoreError::maybe_applied(StoreErrorKind::Broken)
 }

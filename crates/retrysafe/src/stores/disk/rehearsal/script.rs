@@ -112,11 +112,12 @@ pub(super) fn first(key: u32, ttl: u64) -> First {
         ttl: Duration::from_secs(ttl),
         lease: Duration::from_secs(30),
         owner: u64::from(key),
+        request_id: None,
     }
 }
 
 fn write(becomes: Becomes) -> Write {
-    Write { becomes, new_fence: false, what: Some(Happened::LookedUp), ttl: None }
+    Write { becomes, new_fence: false, what: Some(Happened::LookedUp("x".into())), ttl: None }
 }
 
 impl Ask {

@@ -61,6 +61,8 @@ CREATE TABLE retrysafe.record (
 );
 
 CREATE INDEX record_lease_until ON retrysafe.record (lease_until) WHERE state = 0;
+-- What nobody knows is few and is asked for every few seconds.
+CREATE INDEX record_unknown ON retrysafe.record (since) WHERE state = 3;
 -- The reaper looks here, and never sees a record that is in progress or unknown.
 CREATE INDEX record_expires_at ON retrysafe.record (expires_at) WHERE state IN (1, 2);
 
@@ -272,7 +274,7 @@ $$;
 CREATE FUNCTION retrysafe.insert_v1(
     ids bytea[], scopes bytea[], keys bytea[], fingerprints bytea[], methods text[], routes text[],
     paths text[], checksums bigint[], ttls bigint[], leases bigint[], owners bigint[],
-    marks bytea[], began bytea, keep boolean
+    marks bytea[], begans bytea[], keep boolean
 )
 RETURNS TABLE (
     done boolean, now_ms bigint, id bytea, version bigint, scope bytea, key bytea, fingerprint bytea,
@@ -322,9 +324,9 @@ BEGIN
         WITH first AS MATERIALIZED (
             SELECT i.*, nextval('retrysafe.version') AS version
             FROM unnest(ids, scopes, keys, fingerprints, methods, routes, paths, checksums, ttls,
-                leases, owners, marks) WITH ORDINALITY
+                leases, owners, marks, begans) WITH ORDINALITY
                 AS i (id, scope, key, fingerprint, method, route, path, checksum, ttl_ms, lease_ms,
-                    owner, mark, at)
+                    owner, mark, began, at)
             WHERE (cardinality(missing) = cardinality(ids) OR i.at = ANY (missing))
                 -- begin_in holds this lock until its transaction ends. Its duplicates are left out
                 -- rather than waited for, because all others of the batch would wait with them.
@@ -336,10 +338,10 @@ BEGIN
                 lease_until, owner, timeline, mark, seal)
             SELECT f.id, f.scope, f.key, f.fingerprint, f.method, f.route, f.path, f.checksum,
                 1::smallint, t, f.ttl_ms, f.version, f.version, 1, 0::smallint, t,
-                retrysafe.later(t, f.lease_ms), f.owner, retrysafe.moment(t, f.version, began),
+                retrysafe.later(t, f.lease_ms), f.owner, retrysafe.moment(t, f.version, f.began),
                 f.mark, retrysafe.seal(f.checksum, 1::smallint, t, f.ttl_ms, f.version, f.version, 1,
                     0::smallint, t, retrysafe.later(t, f.lease_ms), f.owner, NULL, NULL, NULL,
-                    f.mark, retrysafe.moment(t, f.version, began))
+                    f.mark, retrysafe.moment(t, f.version, f.began))
             FROM first f
             ON CONFLICT (id) DO NOTHING
             RETURNING r.id, r.version

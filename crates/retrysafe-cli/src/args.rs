@@ -130,15 +130,18 @@ pub(crate) enum ConfigCommand {
 /// How to reach the admin listener.
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
-    /// Where the admin listener is.
-    #[arg(long, env = "RETRYSAFE_ADMIN_URL", default_value = DEFAULT_ADMIN)]
-    pub admin: String,
-    /// The admin token.
+    /// Where the admin listener is [default: where the configuration says].
+    #[arg(long, env = "RETRYSAFE_ADMIN_URL")]
+    pub admin: Option<String>,
+    /// The admin token [default: the one that the gateway keeps beside its store].
     #[arg(long, env = "RETRYSAFE_ADMIN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// A file that holds the admin token.
     #[arg(long, env = "RETRYSAFE_ADMIN_TOKEN_FILE", conflicts_with = "token")]
     pub token_file: Option<PathBuf>,
+    /// The gateway's configuration file, which says where it listens and keeps its token.
+    #[arg(long, short)]
+    pub config: Option<PathBuf>,
     /// Answer with JSON, for scripts.
     #[arg(long)]
     pub json: bool,
@@ -153,6 +156,9 @@ pub(crate) struct FilterArgs {
     /// Only of this route, as it is configured.
     #[arg(long)]
     pub route: Option<String>,
+    /// Only of this path, as it was asked for.
+    #[arg(long)]
+    pub path: Option<String>,
     /// Only of this scope, as it is shown.
     #[arg(long)]
     pub scope: Option<String>,
@@ -164,8 +170,9 @@ pub(crate) struct FilterArgs {
 impl FilterArgs {
     /// Whether it lets every key through.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { state, route, scope, older_than } = self;
-        state.is_none() && route.is_none() && scope.is_none() && older_than.is_none()
+        let Self { state, route, path, scope, older_than } = self;
+        let texts = [route, path, scope, older_than];
+        state.is_none() && texts.iter().all(|text| text.is_none())
     }
 }
 
@@ -191,7 +198,7 @@ impl StateArg {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// List keys.
+    /// List keys, those that changed last first.
     List {
         #[command(flatten)]
         admin: AdminArgs,
@@ -205,15 +212,19 @@ pub(crate) enum KeysCommand {
     Show {
         #[command(flatten)]
         admin: AdminArgs,
-        /// Its id.
-        id: String,
+        /// The first digits of its id or of its digest, the key itself, or a request's id.
+        text: String,
     },
-    /// Find the records of a key, whatever the scope.
+    /// Find keys by what stands in a log line, whatever the scope.
     Find {
         #[command(flatten)]
         admin: AdminArgs,
-        /// The key as the caller sent it.
-        key: String,
+        /// The key as the caller sent it, the first digits of its digest or of a record's id, or
+        /// the id of a request.
+        text: String,
+        /// How many at the most.
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
     },
     /// Decide about an unknown key by evidence.
     Resolve {
@@ -271,13 +282,17 @@ impl OutcomeArg {
 pub(crate) struct ActionArgs {
     #[command(flatten)]
     pub admin: AdminArgs,
-    /// The ids of the keys. Without any, the filter says which.
+    /// The keys: the first digits of their ids, or whatever else finds one. Without any, the filter
+    /// says which.
     pub ids: Vec<String>,
     #[command(flatten)]
     pub filter: FilterArgs,
     /// Really all keys, where the filter is empty.
     #[arg(long)]
     pub all: bool,
+    /// Do it without asking, to all keys that the filter lists.
+    #[arg(long)]
+    pub yes: bool,
     /// Why. It stays on the key's timeline.
     #[arg(long)]
     pub reason: String,

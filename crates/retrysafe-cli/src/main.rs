@@ -22,6 +22,7 @@ mod output;
 mod report;
 mod store;
 mod telemetry;
+mod token;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -55,9 +56,9 @@ fn main() -> ExitCode {
 fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(configured) => gateway::serve::serve(&configured.flags(), variables)?,
-        Command::Keys { command } => wait(commands::keys::run(command))??,
+        Command::Keys { command } => wait(commands::keys::run(command, variables))??,
         Command::Store { command } => wait(commands::store::run(command, variables))??,
-        Command::Stats { admin, top } => wait(commands::stats::run(&admin, top))??,
+        Command::Stats { admin, top } => wait(commands::stats::run(&admin, top, variables))??,
         Command::Healthcheck { admin } => wait(async {
             commands::call::Caller::at(&admin, None)?.get("/readyz").await.map(|_| ())
         })??,

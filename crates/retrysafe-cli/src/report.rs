@@ -5,11 +5,12 @@
 
 use retrysafe_core::units::show_duration;
 
-use crate::config::{Config, RouteRules, Secret, file};
+use crate::config::{Config, RouteRules, file};
 use crate::store;
+use crate::token;
 
 /// Says it, line by line.
-pub(crate) fn at_start(config: &Config, made: Option<&Secret>) {
+pub(crate) fn at_start(config: &Config) {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = %config.listen,
@@ -34,8 +35,12 @@ pub(crate) fn at_start(config: &Config, made: Option<&Secret>) {
     if !admin.listen.ip().is_loopback() {
         tracing::warn!("the admin listener can be reached from other machines, without TLS");
     }
-    if let Some(Secret(token)) = made {
-        tracing::info!(token, "admin token, made for this run; set admin.token to choose it");
+    if admin.token.is_none() {
+        let path = token::path(&config.state_folder);
+        tracing::info!(
+            token_file = %path.display(),
+            "the admin token stands in this file; set admin.token to choose another one"
+        );
     }
 }
 

@@ -13,9 +13,9 @@ use retrysafe_core::machine::{Evidence, Proof, Verdict};
 use retrysafe_core::record::{Answer, Fence, Judge, Record, Standing};
 use retrysafe_core::response::{StoredResponse, is_stripped};
 use retrysafe_core::scope::{Id, Scope};
-use retrysafe_core::store::{Cursor, Filter, PAGE_MAX, Stamped, Store};
+use retrysafe_core::store::{Cursor, Filter, PAGE_MAX, Page, Stamped, Store};
 use retrysafe_core::time::Time;
-use retrysafe_core::{Key, StoreError, units};
+use retrysafe_core::{StoreError, units};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -38,16 +38,11 @@ const CURSOR_DIGEST_BYTES: usize = 4;
 pub(crate) struct Listing {
     state: Option<String>,
     route: Option<String>,
+    path: Option<String>,
     scope: Option<String>,
     older_than: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Find {
-    key: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,25 +84,14 @@ pub(crate) async fn list<S: Store>(
 ) -> Result<Json<Value>, Refused> {
     let Query(listing) = query.map_err(|why| Refused::Invalid(why.body_text()))?;
     let filter = filter(&admin, &listing).await?;
-    let not_ours = || Refused::Invalid("`cursor` is not one of ours".into());
-    let after = match &listing.cursor {
-        None => None,
-        Some(text) => Some(read_cursor(text).ok_or_else(not_ours)?),
-    };
+    let after = listing.cursor.as_deref().map(read_cursor).transpose()?;
+    if after.as_ref().is_some_and(|cursor| cursor.version().is_err()) {
+        return Err(foreign_cursor());
+    }
     let limit = listing.limit.unwrap_or(LIMIT).clamp(1, PAGE_MAX);
-    page(&admin, filter, after, limit).await.map(Json)
-}
-
-pub(crate) async fn find<S: Store>(
-    State(admin): Shared<S>,
-    body: Bytes,
-) -> Result<Json<Value>, Refused> {
-    let Find { key } = read(&body)?;
-    let key = Key::parse_lines([key.as_bytes()], Default::default())
-        .or_else(|_| Key::new(&key))
-        .map_err(|error| Refused::Invalid(error.to_string()))?;
-    let filter = Filter { key: Some(key.digest()), ..Filter::default() };
-    page(&admin, filter, None, PAGE_MAX).await.map(Json)
+    let query = retrysafe_core::store::Query { filter, after, limit };
+    let Stamped { now, value } = admin.engine().store().latest(query).await?;
+    Ok(Json(page(&value, now)))
 }
 
 pub(crate) async fn show<S: Store>(
@@ -215,32 +199,33 @@ fn refusal(record: &Record, about: Option<Fence>) -> Refused {
     }
 }
 
-async fn page<S: Store>(
-    admin: &Admin<S>,
-    filter: Filter,
-    after: Option<Cursor>,
-    limit: usize,
-) -> Result<Value, Refused> {
-    let query = retrysafe_core::store::Query { filter, after, limit };
-    let Stamped { now, value } = admin.engine().store().scan(query).await?;
+/// A page as it is shown. Records that are over and not reaped yet are not.
+pub(super) fn page(page: &Page, now: Time) -> Value {
     let live = |record: &&Record| !record.is_expired(now);
-    Ok(json!({
-        "keys": value.records.iter().filter(live).map(view::summary).collect::<Vec<_>>(),
-        "damaged": value.damaged.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "cursor": value.next.map(show_cursor),
-    }))
+    json!({
+        "keys": page.records.iter().filter(live).map(view::summary).collect::<Vec<_>>(),
+        "damaged": page.damaged.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "cursor": page.next.as_ref().map(show_cursor),
+    })
 }
 
 /// A cursor as it is shown: a store reads its own and nothing else, so a digest tells them apart.
-fn show_cursor(Cursor(place): Cursor) -> String {
-    let digest = cursor_digest(&place);
-    URL_SAFE_NO_PAD.encode([place, digest].concat())
+fn show_cursor(Cursor(place): &Cursor) -> String {
+    URL_SAFE_NO_PAD.encode([&place[..], &cursor_digest(place)].concat())
 }
 
-fn read_cursor(text: &str) -> Option<Cursor> {
+pub(super) fn read_cursor(text: &str) -> Result<Cursor, Refused> {
+    shown_cursor(text).ok_or_else(foreign_cursor)
+}
+
+fn shown_cursor(text: &str) -> Option<Cursor> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let (place, digest) = bytes.split_at_checked(bytes.len().checked_sub(CURSOR_DIGEST_BYTES)?)?;
     (cursor_digest(place) == digest).then(|| Cursor(place.to_vec()))
+}
+
+fn foreign_cursor() -> Refused {
+    Refused::Invalid("`cursor` is not one of ours".into())
 }
 
 fn cursor_digest(place: &[u8]) -> Vec<u8> {
@@ -268,11 +253,11 @@ async fn filter<S: Store>(admin: &Admin<S>, listing: &Listing) -> Result<Filter,
     };
     Ok(Filter {
         standing,
-        lease_over: false,
         scope: listing.scope.as_deref().map(scope).transpose()?,
         route: listing.route.as_deref().map(Into::into),
-        key: None,
+        path: listing.path.as_deref().map(Into::into),
         created_before,
+        ..Filter::default()
     })
 }
 
@@ -343,6 +328,6 @@ fn needed(reason: Option<&str>) -> Result<&str, Refused> {
     }
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Refused> {
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Refused> {
     serde_json::from_slice(body).map_err(|error| Refused::Invalid(error.to_string()))
 }

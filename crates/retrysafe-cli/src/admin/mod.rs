@@ -12,6 +12,7 @@
 //! restart would not bring the store back, and would forget who is waiting.
 
 mod error;
+mod find;
 mod keys;
 mod listen;
 mod readiness;
@@ -87,7 +88,7 @@ impl<S: Store> Admin<S> {
 pub(crate) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let api = Router::new()
         .route("/keys", get(keys::list::<S>))
-        .route("/keys/find", post(keys::find::<S>))
+        .route("/keys/find", post(find::find::<S>))
         .route("/keys/{id}", get(keys::show::<S>))
         .route("/keys/{id}/resolve", post(keys::resolve::<S>))
         .route("/keys/{id}/release", post(keys::release::<S>))

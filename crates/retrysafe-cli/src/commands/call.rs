@@ -1,5 +1,7 @@
 //! How does a command ask the admin listener?
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::args::AdminArgs;
-use crate::config::read_secret;
+use crate::config::{Flags, admin_access, read_secret};
 use crate::gateway::serve::Failure;
 
 /// How long one answer may take. Statistics of a large store are the slowest.
@@ -20,20 +22,34 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Caller {
     base: Uri,
     token: Option<String>,
+    /// Where the token was looked for, if there is none.
+    missing: Option<PathBuf>,
 }
 
 impl Caller {
-    /// A caller of this listener.
+    /// A caller of this listener. What is not said stands in the gateway's configuration.
     ///
     /// # Errors
     ///
-    /// If the URL is not one, or the token cannot be read.
-    pub(crate) fn new(args: &AdminArgs) -> Result<Self, Failure> {
+    /// If the URL is not one, or the token or the configuration cannot be read.
+    pub(crate) fn new(
+        args: &AdminArgs,
+        variables: &BTreeMap<String, String>,
+    ) -> Result<Self, Failure> {
         let token = match &args.token_file {
             Some(path) => Some(read_secret(path)?),
             None => args.token.clone(),
         };
-        Self::at(&args.admin, token)
+        if let (Some(url), Some(token)) = (&args.admin, &token) {
+            return Self::at(url, Some(token.clone()));
+        }
+        let flags = Flags { config: args.config.clone(), ..Flags::default() };
+        let access = admin_access(&flags, variables)?;
+        let url = args.admin.as_ref().unwrap_or(&access.url);
+        let is_missing = token.is_none() && access.token.is_none();
+        let mut caller = Self::at(url, token.or(access.token))?;
+        caller.missing = access.token_file.filter(|_| is_missing);
+        Ok(caller)
     }
 
     /// A caller at this URL.
@@ -46,7 +62,7 @@ impl Caller {
         if base.scheme_str() != Some("http") || base.authority().is_none() {
             return Err(format!("{url:?} is not an http URL").into());
         }
-        Ok(Self { base, token })
+        Ok(Self { base, token, missing: None })
     }
 
     /// Asks for a document.
@@ -80,6 +96,14 @@ impl Caller {
             .unwrap_or_else(|_| String::from_utf8_lossy(&body).trim().into());
         if status.is_success() {
             return Ok(answer);
+        }
+        if let (StatusCode::UNAUTHORIZED, Some(path)) = (status, &self.missing) {
+            return Err(format!(
+                "401: the admin token is needed, and it is not in {}. The gateway's log says where it \
+                 is: name that file with --token-file, or the gateway's configuration with --config",
+                path.display()
+            )
+            .into());
         }
         let detail = answer.get("detail").unwrap_or(&answer);
         Err(format!("{}: {}", status.as_u16(), detail.as_str().unwrap_or_default()).into())

@@ -1,5 +1,7 @@
 //! What does `stats` show?
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::call::Caller;
@@ -20,8 +22,12 @@ const COUNTS: [(&str, &str); 5] = [
 /// # Errors
 ///
 /// If the admin listener cannot be asked, or refuses.
-pub(crate) async fn run(admin: &AdminArgs, top: usize) -> Result<(), Failure> {
-    let stats = Caller::new(admin)?.get(&format!("/api/v1/stats?top={top}")).await?;
+pub(crate) async fn run(
+    admin: &AdminArgs,
+    top: usize,
+    variables: &BTreeMap<String, String>,
+) -> Result<(), Failure> {
+    let stats = Caller::new(admin, variables)?.get(&format!("/api/v1/stats?top={top}")).await?;
     if admin.json {
         output::json(&stats);
         return Ok(());

@@ -28,6 +28,10 @@ pub(crate) struct File {
     /// How long a start waits for a store that is out of reach, such as a database that starts at the
     /// same time.
     pub store_wait_max: Option<Length>,
+    /// Where the gateway keeps what it needs across a restart beside its records, such as a token
+    /// that it made: the folder of a disk store, else `./retrysafe-state`, unless it is set. Needs a
+    /// restart.
+    pub state_folder: Option<String>,
     /// How many threads serve requests; one per core unless it is set. Needs a restart.
     pub threads: Option<usize>,
     /// Whether plain-text connections may speak HTTP/2 with prior knowledge.
@@ -76,7 +80,8 @@ pub(crate) struct File {
 pub(crate) struct AdminFile {
     /// Where operators connect; loopback unless it is set. `off` switches it off.
     pub listen: Option<String>,
-    /// The bearer token of actions and of the JSON API.
+    /// The bearer token of actions and of the JSON API. Unless one is set, one is made and kept in
+    /// the file `admin-token` of the `state_folder`.
     pub token: Option<String>,
     /// A file that holds the token.
     pub token_file: Option<String>,

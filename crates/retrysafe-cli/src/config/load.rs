@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use retrysafe::stores::any::StoreUrl;
 
+use super::access::AdminAccess;
 use super::source::{self, Complaint, Origin, Source};
 use super::{Config, File, Flags, environment, files, resolve};
 use crate::args::CONFIG_VARIABLE;
@@ -84,12 +85,35 @@ pub(crate) fn store_url(
     flags: &Flags,
     variables: &BTreeMap<String, String>,
 ) -> Result<StoreUrl, Wrong> {
+    part(flags, variables, super::store)
+}
+
+/// Reads how the admin listener is reached, and nothing else.
+///
+/// # Errors
+///
+/// What is wrong with the text of the file, with a variable, or with the store's URL.
+pub(crate) fn admin_access(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+) -> Result<AdminAccess, Wrong> {
+    part(flags, variables, |file, wrong| {
+        super::store(file, wrong).map(|store| AdminAccess::of(file, &store))
+    })
+}
+
+/// Reads a part of the configuration.
+fn part<T>(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+    read: impl FnOnce(&File, &mut Vec<Complaint>) -> Option<T>,
+) -> Result<T, Wrong> {
     let source = gather(flags, variables)?;
     let mut found = Vec::new();
-    let store = super::store(&source.file, &mut found);
+    let part = read(&source.file, &mut found);
     let complaints = together(source.complaints, source.origins.locate(found), source.has_gaps);
-    match store {
-        Some(store) if complaints.is_empty() => Ok(store),
+    match part {
+        Some(part) if complaints.is_empty() => Ok(part),
         Some(_) | None => Err(Wrong { file: path(flags, variables), complaints }),
     }
 }

@@ -3,6 +3,7 @@
 //! Flag over environment over file over default, each under the same name. Reading ends in a
 //! [`Config`] that is complete and valid, or in a list of everything that is wrong, with places.
 
+mod access;
 mod cors;
 mod environment;
 pub(crate) mod file;
@@ -32,7 +33,7 @@ use retrysafe_core::fingerprint::Rules;
 pub(crate) use cors::Cors;
 pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, Size, TlsFile};
 pub(crate) use files::{read_secret, unreadable};
-pub(crate) use load::{Loaded, Wrong, load, store_url};
+pub(crate) use load::{Loaded, Wrong, admin_access, load, store_url};
 pub(crate) use rules::{RouteRules, ScopePart};
 pub(crate) use source::Complaint;
 
@@ -47,6 +48,8 @@ const STORE: &str = "disk:./retrysafe-data";
 /// How long a start waits for its store: longer than a database takes to recover from a crash, and
 /// short enough that an orchestrator hears of a wrong host.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Where the gateway keeps its own files beside a store that has no folder.
+const STATE_FOLDER: &str = "./retrysafe-state";
 /// How long the head of a request may take, and an idle connection is kept: longer than the pauses of
 /// common load balancers' health checks, short enough that slow writers go.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
@@ -65,6 +68,7 @@ pub(crate) struct Config {
     pub upstream: Upstream,
     pub store: StoreUrl,
     pub store_wait_max: Duration,
+    pub state_folder: PathBuf,
     pub threads: usize,
     pub h2c: bool,
     pub trusted_networks: Vec<IpNet>,
@@ -223,6 +227,7 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     Ok(Config {
         listen,
         upstream,
+        state_folder: state_folder(file, &store),
         store,
         store_wait_max: file.store_wait_max.map_or(STORE_WAIT_MAX, |length| length.0),
         threads: file.threads.unwrap_or_else(cores).max(1),
@@ -263,6 +268,15 @@ fn address(text: &str, setting: &str, wrong: &mut Vec<Complaint>) -> Option<Sock
         wrong.push(Complaint::new(setting, what));
     }
     found
+}
+
+/// Where the gateway keeps its own files: where the setting says, or beside the records.
+fn state_folder(file: &File, store: &StoreUrl) -> PathBuf {
+    match (&file.state_folder, store) {
+        (Some(folder), _) => folder.into(),
+        (None, StoreUrl::Disk { folder, .. }) => folder.clone(),
+        (None, StoreUrl::Memory | StoreUrl::Postgres(_)) => STATE_FOLDER.into(),
+    }
 }
 
 fn store(file: &File, wrong: &mut Vec<Complaint>) -> Option<StoreUrl> {
@@ -378,6 +392,7 @@ fn whole(file: &File, config: &Config) -> File {
     whole.listen = Some(config.listen.to_string());
     whole.store = Some(config.store.to_string());
     whole.store_wait_max = Some(Length(config.store_wait_max));
+    whole.state_folder = Some(config.state_folder.display().to_string());
     whole.threads = Some(config.threads);
     whole.h2c = Some(config.h2c);
     whole.head_time_max = Some(Length(config.head_time_max));
@@ -409,6 +424,7 @@ pub(crate) fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let scope_changed = paths.iter().any(|path| scope_of(old, path) != scope_of(new, path));
     [
         ("store", old.store != new.store),
+        ("state_folder", old.state_folder != new.state_folder),
         ("scope", scope_changed),
         ("fingerprint", old.fingerprint != new.fingerprint),
         ("listen", old.listen != new.listen),

@@ -27,9 +27,11 @@ mod headers;
 pub(crate) mod jwt;
 pub(crate) mod listen;
 pub(crate) mod live;
+mod look_back;
 mod open;
 mod path;
 mod pool;
+mod predecessor;
 mod preface;
 mod proxy;
 mod reconcile;
@@ -112,12 +114,13 @@ struct Admitted {
 struct Asked(Result<Caller, Refusal>);
 
 impl<S: Store> Gateway<S> {
-    /// A gateway over a store.
+    /// A gateway over a store, whose owners are numbered from this number on.
     pub(crate) fn new(
         live: Live,
         store: Arc<S>,
         log: Option<RequestLog>,
         slots: ConnectionSlots,
+        first_owner: u64,
     ) -> Self {
         let limiter = Limiter::new(live.config.limits);
         let memory = MemoryBudget::new(live.config.held_bytes_max);
@@ -136,6 +139,7 @@ impl<S: Store> Gateway<S> {
             .limiter(limiter.clone())
             .memory(memory.clone())
             .trust_outcome_header(true)
+            .owners_from(first_owner)
             .by_upstream(true);
         Self {
             live: ArcSwap::from_pointee(live),

@@ -9,13 +9,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use retrysafe::layer::{self, Attempt, Failed};
 use retrysafe_core::event;
+use retrysafe_core::key::KeyDigest;
 use retrysafe_core::problem::Refusal;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -55,11 +56,15 @@ impl Proxy {
         mut request: Request<Incoming>,
         wants_upgrade: bool,
     ) -> Response<Reply> {
+        let whose = Whose::of(found, None, request.headers());
         let callers_side = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
         let request = outgoing(request.map(Outgoing::Streamed), found);
         let mut response = match self.exchange(found, request, None).await {
             Ok(response) => response,
-            Err(failure) => return answer::refused(&report(failure).1, &found.route.policy.policy),
+            Err(failure) => {
+                let (_, refusal) = whose.report(failure);
+                return answer::refused(&refusal, &found.route.policy.policy);
+            }
         };
         headers::strip_hop(response.headers_mut(), wants_upgrade);
         headers::strip_passed_answer(response.headers_mut());
@@ -72,9 +77,11 @@ impl Proxy {
     async fn execute(self, request: Request<layer::Body<Incoming>>) -> Response<Answer> {
         let Some(found) = request.extensions().get::<Found>().cloned() else {
             // The front sets it on every request; without it nobody knows where to send this.
-            return failed(Failure::NotSent("the route of the request is missing".into()));
+            let retry_after = answer::ASK_AGAIN;
+            return failed((Failed::NotSent, Refusal::UpstreamUnreachable { retry_after }));
         };
         let attempt = request.extensions().get::<Attempt>().cloned();
+        let whose = Whose::of(&found, attempt.as_ref(), request.headers());
         let mut request = outgoing(request.map(Outgoing::Guarded), &found);
         if let Some(attempt) = &attempt {
             headers::announce(request.headers_mut(), attempt);
@@ -82,7 +89,7 @@ impl Proxy {
         let deadline = attempt.as_ref().map(Attempt::deadline);
         let mut response = match self.exchange(&found, request, deadline).await {
             Ok(response) => response,
-            Err(failure) => return failed(failure),
+            Err(failure) => return failed(whose.report(failure)),
         };
         headers::strip_hop(response.headers_mut(), false);
         match attempt {
@@ -166,8 +173,7 @@ fn outgoing(mut request: Request<Outgoing>, found: &Found) -> Request<Outgoing> 
 
 /// Stands for the answer that did not come: the layer reads how far the request got, and whoever
 /// answers an unprotected caller reads the refusal.
-fn failed(failure: Failure) -> Response<Answer> {
-    let (failed, refusal) = report(failure);
+fn failed((failed, refusal): (Failed, Refusal)) -> Response<Answer> {
     let mut response = Response::new(Answer::empty());
     *response.status_mut() = StatusCode::BAD_GATEWAY;
     response.extensions_mut().insert(failed);
@@ -175,25 +181,47 @@ fn failed(failure: Failure) -> Response<Answer> {
     response
 }
 
-/// Counts a failure, and says what it means to the layer and to an unprotected caller.
-fn report(failure: Failure) -> (Failed, Refusal) {
-    let count = |reached: &'static str| {
-        metrics::counter!(event::UPSTREAM_FAILURES.name, "reached" => reached).increment(1);
-    };
-    match failure {
-        Failure::NotSent(why) => {
-            count("not_sent");
-            tracing::warn!(why, "upstream_unreachable");
-            let retry_after = answer::ASK_AGAIN;
-            (Failed::NotSent, Refusal::UpstreamUnreachable { retry_after })
+/// Whose request it is, as far as a warning about it must say.
+struct Whose {
+    route: Arc<Route>,
+    /// None where it is not protected.
+    key: Option<KeyDigest>,
+    request_id: Option<HeaderValue>,
+}
+
+impl Whose {
+    fn of(found: &Found, attempt: Option<&Attempt>, headers: &HeaderMap) -> Self {
+        Self {
+            route: Arc::clone(&found.route),
+            key: attempt.map(Attempt::key),
+            request_id: headers.get(headers::X_REQUEST_ID).cloned(),
         }
-        Failure::Lost { timed_out, why } => {
-            count(if timed_out { "timed_out" } else { "lost" });
-            tracing::warn!(why, timed_out, "upstream_failed");
-            (Failed::Lost { timed_out }, Refusal::UpstreamFailed { timed_out })
+    }
+
+    /// Counts a failure, and says what it means to the layer and to an unprotected caller.
+    fn report(&self, failure: Failure) -> (Failed, Refusal) {
+        let count = |reached: &'static str| {
+            metrics::counter!(event::UPSTREAM_FAILURES.name, "reached" => reached).increment(1);
+        };
+        let route = &*self.route.label;
+        let key = self.key.as_ref().map(tracing::field::display);
+        let request_id = self.request_id.as_ref().and_then(|id| id.to_str().ok());
+        match failure {
+            Failure::NotSent(why) => {
+                count("not_sent");
+                tracing::warn!(route, key, request_id, why, "upstream_unreachable");
+                let retry_after = answer::ASK_AGAIN;
+                (Failed::NotSent, Refusal::UpstreamUnreachable { retry_after })
+            }
+            Failure::Lost { timed_out, why } => {
+                count(if timed_out { "timed_out" } else { "lost" });
+                tracing::warn!(route, key, request_id, why, timed_out, "upstream_failed");
+                (Failed::Lost { timed_out }, Refusal::UpstreamFailed { timed_out })
+            }
+            // No part of the upstream's; and of a protected request the layer has read the body
+            // whole.
+            Failure::CallersFault(refusal) => (Failed::Lost { timed_out: false }, refusal),
         }
-        // No part of the upstream's; and of a protected request the layer has read the body whole.
-        Failure::CallersFault(refusal) => (Failed::Lost { timed_out: false }, refusal),
     }
 }
 

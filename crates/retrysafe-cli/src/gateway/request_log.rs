@@ -143,7 +143,7 @@ impl Line<'_> {
         if let Some(key) = self.key {
             let _ = write!(out, " key={key}");
         }
-        let _ = writeln!(out, " id={}", self.request_id.to_str().unwrap_or_default());
+        let _ = writeln!(out, " request_id={}", self.request_id.to_str().unwrap_or_default());
     }
 
     /// With the same names as the lines of events, so that one reader reads them all.
@@ -201,7 +201,7 @@ mod tests {
         text.clear();
         line.human(&mut text);
         assert!(
-            text.contains("POST /a\"b 201 12.0ms replayed") && text.ends_with("id=r-1\n"),
+            text.contains("POST /a\"b 201 12.0ms replayed") && text.ends_with(" request_id=r-1\n"),
             "{text}"
         );
     }

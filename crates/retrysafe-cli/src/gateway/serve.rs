@@ -18,6 +18,7 @@ use super::Gateway;
 use super::descriptors::ConnectionSlots;
 use super::listen::Workers;
 use super::live::Live;
+use super::look_back::{LookedBack, look_back};
 use super::open;
 use super::request_log::RequestLog;
 use super::upkeep;
@@ -25,6 +26,7 @@ use crate::admin::{self, Admin};
 use crate::config::{self, Config, Flags, Loaded, Secret};
 use crate::report;
 use crate::telemetry;
+use crate::token;
 
 /// How often a stop looks whether connections are still open.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
@@ -65,7 +67,9 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
                 config
             })
         };
-        run(config, Arc::new(store), signals, request_log, metrics, reload).await
+        let store = Arc::new(store);
+        let looked_back = look_back(&config, &store).await?;
+        run(config, store, &looked_back, signals, request_log, metrics, reload).await
     })
 }
 
@@ -91,6 +95,7 @@ fn warn(warnings: &[String]) {
 async fn run<S: Store>(
     config: Config,
     store: Arc<S>,
+    looked_back: &LookedBack,
     mut signals: Signals,
     log: Option<RequestLog>,
     metrics: PrometheusHandle,
@@ -102,17 +107,18 @@ async fn run<S: Store>(
         Some(settings) => Some(bind(settings.listen).await?),
         None => None,
     };
-    let (token, is_made) = token(&config);
+    let token = token(&config)?;
     let (stop, stopped) = watch::channel(false);
     let (end_admin, admin_ended) = watch::channel(false);
-    report::at_start(&config, is_made.then_some(&token));
+    report::at_start(&config);
     let threads = config.threads;
     let patience = admin::Patience {
         head_time_max: config.head_time_max,
         write_time_max: config.write_time_max,
     };
     let slots = ConnectionSlots::permitted(threads)?;
-    let gateway = Arc::new(Gateway::new(Live::new(config)?, Arc::clone(&store), log, slots));
+    let (live, first_owner) = (Live::new(config)?, looked_back.first_owner);
+    let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), log, slots, first_owner));
     let admin = Arc::new(Admin::new(store, token, metrics.clone(), gateway.memory.clone()));
     if let Some(listener) = admin_listener {
         let pages = admin::router(Arc::clone(&admin));
@@ -190,11 +196,13 @@ async fn bind(address: std::net::SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}").into())
 }
 
-/// The admin token, and whether it was made just now.
-fn token(config: &Config) -> (Secret, bool) {
-    match config.admin.as_ref().and_then(|admin| admin.token.clone()) {
-        Some(token) => (token, false),
-        None => (Secret(uuid::Uuid::new_v4().simple().to_string()), true),
+/// The admin token: the one that is set, or the one that is kept beside the store.
+fn token(config: &Config) -> Result<Secret, String> {
+    match config.admin.as_ref() {
+        Some(config::Admin { token: Some(token), .. }) => Ok(token.clone()),
+        Some(config::Admin { token: None, .. }) => token::read_or_make(&config.state_folder),
+        // Nobody listens.
+        None => Ok(Secret(uuid::Uuid::new_v4().simple().to_string())),
     }
 }
 

@@ -84,7 +84,7 @@ fn every_action_does_what_it_says_and_is_audited() {
             "{\"outcome\":\"completed\",\"reason\":\"x\",\"response\":{\"status\":304,\"body\":\"x\"}}",
         ),
         (format!("/api/v1/keys/{unknown}/release"), "{\"reason\":\"x\",\"fence\":-1}"),
-        ("/api/v1/keys/find".into(), "{\"key\":\"\"}"),
+        ("/api/v1/keys/find".into(), "{\"text\":\" \"}"),
     ] {
         assert_eq!(gateway.ask("POST", &path, body).status(), 400, "{path} {body}");
     }
@@ -173,7 +173,7 @@ fn keys_are_listed_found_filtered_and_paged() {
     ids.dedup();
     assert_eq!(ids.len(), 14);
 
-    let body = json!({"key": wanted}).to_string();
+    let body = json!({"text": wanted}).to_string();
     let found = gateway.ask("POST", "/api/v1/keys/find", &body).json();
     assert_eq!(found["keys"].as_array().unwrap().len(), 2);
     let stats = gateway.ask("GET", "/api/v1/stats?top=1", "").json();

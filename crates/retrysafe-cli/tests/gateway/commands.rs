@@ -40,10 +40,17 @@ fn keys_are_listed_shown_and_decided_from_the_shell() {
     let (code, out, err) =
         run(&["resolve", &id, "--outcome", "completed", "--status", "201", "--reason", "seen"]);
     assert!(code == 0 && out.contains("1 done"), "{out}{err}");
-    let (code, out, _) = run(&["release", "--state", "unknown", "--reason", "x", "--json"]);
+    // What a filter lists is shown and asked about. Nobody can be asked here.
+    let (code, out, err) = run(&["release", "--state", "unknown", "--reason", "x"]);
+    assert!(code == 1 && err.contains("release these 2 keys") && err.contains("--yes"), "{err}");
+    assert!(out.contains("/lost/1") && out.contains("/lost/0"), "{out}");
+    let (code, out, _) =
+        run(&["release", "--state", "unknown", "--reason", "x", "--json", "--yes"]);
     let out: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, out["done"].as_array().unwrap().len()), (0, 2));
-    let (code, out, _) = run(&["expire", "--all", "--reason", "x"]);
+    let (code, _, err) = run(&["expire", "--all", "--reason", "x"]);
+    assert!(code == 1 && err.contains("--yes"), "{err}");
+    let (code, out, _) = run(&["expire", "--all", "--reason", "x", "--yes"]);
     assert!(code == 0 && out.contains("4 done"), "{out}");
 
     let stats = |more: &[&str]| {

@@ -440,8 +440,11 @@ impl Gateway {
     /// Writes the configuration file.
     pub(crate) fn configure(&self, toml: &str) {
         let head = format!(
-            "listen = \"{}\"\nupstream = \"http://{}\"\nstore = \"{}\"\n",
-            self.address, self.upstream, self.store
+            "listen = \"{}\"\nupstream = \"http://{}\"\nstore = \"{}\"\nstate_folder = \"{}\"\n",
+            self.address,
+            self.upstream,
+            self.store,
+            self.folder.join("state").display()
         );
         let (top, tables) = toml.split_once("\n---\n").unwrap_or(("", toml));
         let admin = format!("[admin]\nlisten = \"{}\"\ntoken = \"{TOKEN}\"\n", self.admin);

@@ -12,7 +12,10 @@ fn outcome(gateway: &Gateway, id: &str) -> String {
     loop {
         let log = gateway.log();
         let mut lines = log.lines().filter_map(|line| serde_json::from_str(line).ok());
-        let said = lines.find(|line: &serde_json::Value| line["request_id"] == id);
+        // Warnings about a request have its id, too.
+        let said = lines.find(|line: &serde_json::Value| {
+            line["message"] == "request" && line["request_id"] == id
+        });
         if let Some(line) = said {
             return line["outcome"].as_str().unwrap().to_owned();
         }

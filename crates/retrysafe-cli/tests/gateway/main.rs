@@ -31,6 +31,7 @@ mod limits;
 mod log;
 mod meaning;
 mod metrics;
+mod operator;
 mod postgres;
 mod promise;
 mod proxying;

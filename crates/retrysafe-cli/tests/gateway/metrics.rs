@@ -160,6 +160,8 @@ fn every_metric_of_a_working_store_rises() {
     let running = std::thread::spawn(move || raw(address, &asked, false));
     upstream.wait("/late", 1);
     watch.until("retrysafe_dead_lettered 1");
+    watch.until("retrysafe_unknown 1");
+    watch.until_risen("retrysafe_unknown_oldest_seconds");
     assert_eq!(send(address, &again).code(), "outcome_unknown");
     let id = gateway.unknown_at("/late")["id"].as_str().unwrap().to_owned();
     gateway.ask("POST", &format!("/api/v1/keys/{id}/release"), "{\"reason\":\"x\"}");

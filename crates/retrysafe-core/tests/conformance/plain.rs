@@ -264,6 +264,7 @@ impl Store for Plain {
                 ttl: Duration::ZERO,
                 lease: Duration::ZERO,
                 owner: 0,
+                request_id: None,
             };
             return self.insert(first).await.map(|inserted| inserted.map(drop));
         }

@@ -35,6 +35,8 @@ enum Fault {
     RefusedRequestStuck,
     MisuseOverwrites,
     MarkedAlways,
+    HostCompared,
+    BoundaryCompared,
 }
 
 #[derive(Clone)]
@@ -190,7 +192,18 @@ impl Server {
             Ok(json) => json.to_string().replace(".0", "").into_bytes(),
             Err(_) => request.body.clone(),
         };
-        [request.method.as_bytes(), request.path.as_bytes(), &body].concat()
+        let kind = request.header("content-type").unwrap_or_default();
+        let body = match kind.split_once("boundary=") {
+            Some((_, boundary)) if self.fault != Fault::BoundaryCompared => {
+                String::from_utf8_lossy(&body).replace(boundary, "").into_bytes()
+            }
+            Some(_) | None => body,
+        };
+        let host = match self.fault {
+            Fault::HostCompared => request.header("host").unwrap_or_default(),
+            _ => "",
+        };
+        [request.method.as_bytes(), host.as_bytes(), request.path.as_bytes(), &body].concat()
     }
 
     fn guarded(&self, stream: &TcpStream, request: &Request, key: &str) {
@@ -395,6 +408,16 @@ fn a_correct_server_gets_no_fault() {
         assert_eq!(ids(&report, "untold"), Vec::<String>::new(), "{report:#}");
         assert_eq!((exit, report["dialect"].as_str()), (Some(0), Some("ietf")));
     }
+}
+
+#[test]
+fn a_retry_by_another_name_or_under_another_boundary_is_judged() {
+    finds(Fault::HostCompared, "weak", "host_name");
+    finds(Fault::BoundaryCompared, "weak", "form_boundary");
+    let (_, report) = check(Fault::None, false);
+    let passed = ids(&report, "pass");
+    assert!(["host_name", "form_boundary"].iter().all(|id| passed.contains(&(*id).into())));
+    finds(Fault::NoProtection, "fault", "host_name");
 }
 
 #[test]

@@ -139,8 +139,9 @@ impl Probe {
         for (name, value) in &shot.headers {
             request.headers_mut().append(name.clone(), value.clone());
         }
+        // A case may call the machine by another name than the one that was dialled.
         if let Some(host) = shot.url.authority().and_then(|a| a.as_str().parse().ok()) {
-            request.headers_mut().insert(http::header::HOST, host);
+            request.headers_mut().entry(http::header::HOST).or_insert(host);
         }
         let answer = async {
             let (mut sender, connection) =

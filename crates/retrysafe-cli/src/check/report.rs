@@ -165,6 +165,18 @@ const CASES: &[About] = &[
     ),
     About("key_length", "long keys work", "", "Accept 255 characters."),
     About(
+        "host_name",
+        "a machine has one name",
+        "",
+        "Compare host names without their port, and take localhost, 127.0.0.1 and [::1] for one.",
+    ),
+    About(
+        "form_boundary",
+        "a form may be sent under another boundary",
+        "",
+        "Compare the parts of a multipart/form-data body, not its boundary: every client draws a new one for a retry.",
+    ),
+    About(
         "json_order",
         "JSON may be re-serialised",
         "RFC 8785",

@@ -203,6 +203,26 @@ impl Shot {
         Some(shot)
     }
 
+    /// The members of its JSON as the fields of a form, between lines with this boundary.
+    pub(crate) fn as_form(&self, boundary: &str) -> Option<Self> {
+        let serde_json::Value::Object(members) = serde_json::from_slice(&self.body).ok()? else {
+            return None;
+        };
+        let mut body = String::new();
+        for (name, value) in &members {
+            let name = name.replace(['"', '\r', '\n'], "_");
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            body.push_str(&format!(
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n"
+            ));
+        }
+        body.push_str(&format!("--{boundary}--\r\n"));
+        let kind = HeaderValue::from_str(&format!("multipart/form-data; boundary={boundary}"));
+        let mut form = self.with(&vec![(http::header::CONTENT_TYPE, kind.ok()?)]);
+        form.body = body.into();
+        Some(form)
+    }
+
     /// The same JSON with its whole numbers spelt as decimals: `5` as `5.0`.
     pub(crate) fn decimals(&self) -> Option<Self> {
         let serde_json::Value::Object(members) = serde_json::from_slice(&self.body).ok()? else {

@@ -3,6 +3,7 @@
 //! Each case sends one story that really happens to clients and judges what came back. A case that
 //! cannot tell says so; it never passes for lack of evidence.
 
+mod disguise;
 mod ends;
 mod misuse;
 mod race;
@@ -41,6 +42,11 @@ pub(crate) fn plan(template: &Template, parallel: u16) -> String {
         (4, "malformed keys, a key of 255 characters".to_owned()),
         (2, "the key in quoted form".to_owned()),
         (4, "the same JSON in other spellings".to_owned()),
+        (
+            4,
+            "the same request by another name of this machine, and as a form under two boundaries"
+                .to_owned(),
+        ),
         (4, "a request whose caller hangs up, then retries until there is an answer".to_owned()),
         (2, "the same key with another method".to_owned()),
     ];
@@ -96,6 +102,7 @@ pub(crate) async fn run(
     report.extend(race::cases(&bench).await);
     tell("misuse");
     report.extend(misuse::cases(&bench).await);
+    report.extend(disguise::cases(&bench).await);
     tell("errors and lost callers");
     report.extend(ends::cases(&bench).await);
     report.conclude();

@@ -27,37 +27,57 @@ mod framing;
 /// What the next caller is to read.
 const NEXT: &[u8] = b"the next answer";
 
-/// Pieces of heads that matter here: random bytes seldom spell them.
-const WORDS: &[&[u8]] = &[
-    b"HTTP/1.1 200 OK\r\n",
-    b"HTTP/1.1 204 X\r\n",
-    b"HTTP/1.1 304 X\r\n",
-    b"HTTP/1.0 201 X\r\n",
-    b"HTTP/1.1 100 X\r\n\r\n",
-    b"Content-Length: ",
-    b"Transfer-Encoding: ",
-    b"chunked",
-    b"identity",
-    b"gzip, ",
-    b"\r\n",
-    b"\r\n\r\n",
-    b"0\r\n\r\n",
-    b"2",
-    b"{}",
-    b"0",
-    b", ",
-    b"Connection: keep-alive\r\n",
-    b"Trailer: a\r\n",
-    b" ",
+/// What random bytes seldom spell: the first lines of answers, the lines that frame them, and the
+/// pieces of their bodies.
+const FIRST: &[&str] = &[
+    "HTTP/1.1 200 OK",
+    "HTTP/1.1 204 X",
+    "HTTP/1.1 304 X",
+    "HTTP/1.0 201 X",
+    "HTTP/1.1 100 X\r\n\r\nHTTP/1.1 201 X",
+];
+const FIELDS: &[&str] = &[
+    "Content-Length: 2",
+    "Content-Length: 002",
+    "Content-Length: 0",
+    "Content-Length: 9",
+    "Content-Length: 2, 2",
+    "Content-Length: +2",
+    "Transfer-Encoding: chunked",
+    "Transfer-Encoding: identity",
+    "Transfer-Encoding: gzip, chunked",
+    "Connection: keep-alive",
+    "Trailer: a",
+    "X: y",
+];
+const PIECES: &[&str] = &[
+    "2\r\n{}\r\n",
+    "0\r\n\r\n",
+    "0\r\na: b\r\n\r\n",
+    "{}",
+    "9",
+    "\r\n",
+    "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nEMBEDDED",
 ];
 
 fuzz_target!(|bytes: &[u8]| {
     let [first, rest @ ..] = bytes else { return };
     let method = [Method::GET, Method::HEAD, Method::POST][usize::from(first % 3)].clone();
     exchange(&method, rest);
-    let spelt: Vec<&[u8]> = rest.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
-    exchange(&method, &[WORDS[0], &spelt.concat()].concat());
+    exchange(&method, spelt(first / 3, rest).as_bytes());
 });
+
+/// Takes bytes for an answer: its first line, how many fields there are and which, then the pieces of
+/// its body.
+fn spelt(first: u8, rest: &[u8]) -> String {
+    let pick = |of: &[&'static str], byte: &u8| of[usize::from(*byte) % of.len()];
+    let (count, rest) = rest.split_first().unwrap_or((&0, &[]));
+    let (fields, pieces) = rest.split_at(usize::from(count % 4).min(rest.len()));
+    let mut lines = vec![pick(FIRST, &first)];
+    lines.extend(fields.iter().map(|byte| pick(FIELDS, byte)));
+    let body: String = pieces.iter().map(|byte| pick(PIECES, byte)).collect();
+    format!("{}\r\n\r\n{body}", lines.join("\r\n"))
+}
 
 fn exchange(method: &Method, answer: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -130,7 +150,7 @@ async fn pass_on(
 ) -> Option<(StatusCode, Arc<Mutex<Record>>, Vec<u8>)> {
     let mut response = read(method, answer).await?;
     let status = response.status();
-    let afterwards = framing::take(method, status, response.headers_mut()).ok()?;
+    let afterwards = framing::take(method, &mut response).ok()?;
     if status == StatusCode::SWITCHING_PROTOCOLS {
         return None;
     }

@@ -7,7 +7,7 @@
 //! direction: it is written anew from the body that travels on.
 
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode, Version};
 
 /// What the connection of an answer is good for, once the answer was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +19,19 @@ pub(crate) enum Afterwards {
 }
 
 /// Takes the framing off an answer's head. The answer to `HEAD`, and a 304, keep the length of what
-/// they describe.
+/// they describe. The version goes as well: an answer in HTTP/1.0 would be written without any framing,
+/// and its caller could not tell its end from a broken connection.
 ///
 /// # Errors
 ///
 /// Why nobody can say where the answer ends.
-pub(crate) fn take(
+pub(crate) fn take<B>(
     asked: &Method,
-    status: StatusCode,
-    headers: &mut HeaderMap,
+    response: &mut Response<B>,
 ) -> Result<Afterwards, &'static str> {
+    *response.version_mut() = Version::HTTP_11;
+    let status = response.status();
+    let headers = response.headers_mut();
     let length = length(headers);
     let coding = coding(headers);
     headers.remove(header::CONTENT_LENGTH);
@@ -140,11 +143,14 @@ mod tests {
         status: u16,
         fields: &[(&'static str, &'static str)],
     ) -> (Result<Afterwards, &'static str>, Option<String>) {
-        let mut headers = HeaderMap::new();
+        let mut response = Response::builder().status(status).version(Version::HTTP_10);
         for (name, value) in fields {
-            headers.append(*name, value.parse().unwrap());
+            response = response.header(*name, *value);
         }
-        let taken = take(&asked, StatusCode::from_u16(status).unwrap(), &mut headers);
+        let mut response = response.body(()).unwrap();
+        let taken = take(&asked, &mut response);
+        assert_eq!(response.version(), Version::HTTP_11);
+        let headers = response.headers();
         assert!(!headers.contains_key(header::TRANSFER_ENCODING));
         let left = headers.get(header::CONTENT_LENGTH).map(|left| left.to_str().unwrap().into());
         (taken, left)

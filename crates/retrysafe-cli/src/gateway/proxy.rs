@@ -119,9 +119,8 @@ impl Proxy {
         let sent = self.pool.send(&found.live.connector, request, patience).await;
         let (mut response, held) = sent?;
         let broken = |why: &str| Failure::Lost { timed_out: false, why: why.into() };
-        let status = response.status();
-        let afterwards = framing::take(&asked, status, response.headers_mut()).map_err(broken)?;
-        if status == StatusCode::SWITCHING_PROTOCOLS
+        let afterwards = framing::take(&asked, &mut response).map_err(broken)?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && !headers::agrees(asked_protocol.as_ref(), response.headers())
         {
             return Err(broken("the answer switches to a protocol that nobody asked for"));

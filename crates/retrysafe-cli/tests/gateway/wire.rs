@@ -175,6 +175,21 @@ fn an_answer_that_breaks_off_is_seen_to_break_off() {
     }
 }
 
+/// HTTP/1.0 ends an answer by closing the connection. Written on like that, its end could not be told
+/// from a broken connection, and no further answer could follow.
+#[test]
+fn an_answer_in_http_1_0_is_written_on_in_http_1_1() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    upstream.otherwise(Some(Step::Raw(b"HTTP/1.0 200 OK\r\n\r\nold".to_vec())));
+    let mut caller = Caller::new(&gateway);
+    for (method, headers) in [("GET", ""), ("POST", "Content-Length: 0\r\n"), ("GET", "")] {
+        let answer = caller.ask(method, "/old", headers).expect("an answer");
+        assert_eq!((answer.start.as_str(), answer.text().as_str()), ("HTTP/1.1 200 OK", "old"));
+        assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
+    }
+}
+
 /// A body that does not say how long it is.
 #[derive(Default)]
 struct Pieces(Vec<&'static str>);

@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::call::Call;
 use crate::check::Check;
-use crate::config::Flags;
+use crate::config::{Anonymous, Flags};
 use crate::demo::Demo;
 
 /// Makes any HTTP API safe to retry.
@@ -101,12 +101,15 @@ pub(crate) struct Configured {
     /// Refuse covered requests without a key, on all routes that do not say otherwise.
     #[arg(long)]
     require_key: bool,
+    /// Whether callers who show no credential are refused, or share their keys and answers.
+    #[arg(long, value_name = "WHAT")]
+    anonymous: Option<Anonymous>,
 }
 
 impl Configured {
     pub(crate) fn flags(self) -> Flags {
-        let Self { config, upstream, listen, admin, store, require_key } = self;
-        Flags { config, listen, upstream, admin, store, require_key }
+        let Self { config, upstream, listen, admin, store, require_key, anonymous } = self;
+        Flags { config, listen, upstream, admin, store, require_key, anonymous }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use retrysafe_core::units::show_duration;
 
-use crate::config::{Config, RouteRules, file};
+use crate::config::{Config, RouteRules, ScopePart, file};
 use crate::store;
 use crate::token;
 
@@ -26,6 +26,13 @@ pub(crate) fn at_start(config: &Config) {
     );
     for route in config.routes.iter().chain([&config.defaults]) {
         protects(route);
+    }
+    let by_credential = |route: &RouteRules| route.scope.contains(&ScopePart::Credential);
+    if config.routes.iter().chain([&config.defaults]).any(by_credential) {
+        tracing::info!(
+            "a caller is known by its credential: whoever refreshes an opaque token is another caller, and \
+             its retry runs again; set scope = [\"jwt:sub\"] and [jwt], or scope = [\"header:NAME\"]"
+        );
     }
     let Some(admin) = &config.admin else {
         tracing::info!("the admin listener is off");
@@ -50,6 +57,8 @@ fn protects(route: &RouteRules) {
     tracing::info!(
         route = route.path,
         methods = methods.join(","),
+        scope = scope(route),
+        anonymous = name(route.anonymous),
         key = name(file::KeyRule::from(policy.key)),
         on_server_error = name(file::OnServerError::from(policy.on_server_error)),
         on_store_error = name(file::OnStoreError::from(policy.on_store_error)),
@@ -58,6 +67,12 @@ fn protects(route: &RouteRules) {
         strict = route.is_strict(),
         "protects"
     );
+}
+
+/// A route's scope as it is written in the file.
+fn scope(route: &RouteRules) -> String {
+    let parts: Vec<String> = route.scope.iter().map(ToString::to_string).collect();
+    parts.join(", ")
 }
 
 /// A setting's value as it is written in the file.

@@ -31,7 +31,7 @@ pub(crate) fn run(
             let routes = config.routes.len();
             let audit = openapi.map(|document| audit(&config, &document)).transpose()?;
             // Whatever a start needs beside the files, such as the system's authorities.
-            Live::new(config)?;
+            Live::new(config, None)?;
             output::say(&format!("valid: {routes} routes and the defaults"));
             if let Some(Audit { operations, unguarded }) = audit {
                 let what = "operations that change something are not guarded";

@@ -132,10 +132,11 @@ impl From<LimitsFile> for Limits {
 }
 
 /// How tokens are verified.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct JwtFile {
-    /// The accepted algorithms, such as `["RS256"]`.
+    /// The accepted algorithms, such as `["RS256"]`. With a key set, all of its keys' own algorithms
+    /// unless it is set.
     pub algorithms: Vec<String>,
     /// The shared secret of HS256, HS384 or HS512.
     pub secret: Option<String>,
@@ -143,6 +144,16 @@ pub(crate) struct JwtFile {
     pub secret_file: Option<String>,
     /// A PEM file with the public key of the RS, PS, ES and EdDSA algorithms.
     pub public_key_file: Option<String>,
+    /// A file with a set of public keys (JWKS).
+    pub jwks_file: Option<String>,
+    /// Where a key server publishes its set of public keys (JWKS). It is read again as its keys change.
+    pub jwks_url: Option<String>,
+    /// A PEM file with the authorities to trust for `jwks_url`; those of the system unless it is set.
+    pub authorities: Option<String>,
+    /// How long the keys of `jwks_url` go on counting while it is out of reach.
+    pub keys_max_age: Option<Length>,
+    /// How far the clocks of issuer and gateway may differ.
+    pub leeway: Option<Length>,
     /// The `iss` that tokens must have.
     pub issuer: Option<String>,
     /// The `aud` that tokens must have.
@@ -287,9 +298,12 @@ pub(crate) struct RouteSettings {
     pub absence: Option<Absence>,
     /// Whether the rules are enforced or only observed.
     pub mode: Option<Mode>,
-    /// Who is asking: `credential`, `header:NAME`, `jwt:CLAIM`, `route`, `const:TEXT`; several
-    /// combine. Changing it needs a restart.
+    /// Who is asking: `credential`, `header:NAME`, `cookie:NAME`, `jwt:CLAIM`, `route`, `const:TEXT`;
+    /// several combine. Changing it needs a restart.
     pub scope: Option<Vec<String>>,
+    /// Whether callers who show no credential are refused, or share their keys and answers. Changing
+    /// it needs a restart.
+    pub anonymous: Option<Anonymous>,
     /// Whether `Set-Cookie` is kept and replayed.
     pub keep_set_cookie: Option<bool>,
     /// The header that marks a replay.
@@ -356,6 +370,19 @@ choice! {
 choice! {
     /// Whether the rules are enforced or only observed.
     Mode => retrysafe_core::policy::Mode { Enforce, Observe }
+}
+
+/// What becomes of callers who show no credential.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Anonymous {
+    /// Their keyed requests are refused: they could not be told apart.
+    Refused,
+    /// They are one caller, with one set of keys and answers.
+    Shared,
 }
 
 /// A length of time as people write it: `500ms`, `30s`, `24h`.

@@ -31,7 +31,7 @@ use retrysafe::stores::any::{AnyError, StoreUrl};
 use retrysafe_core::fingerprint::Rules;
 
 pub(crate) use cors::Cors;
-pub(crate) use file::{File, JwtFile, Length, LogFormat, ReconcileFile, Size, TlsFile};
+pub(crate) use file::{Anonymous, File, JwtFile, Length, LogFormat, ReconcileFile, Size, TlsFile};
 pub(crate) use files::{read_secret, unreadable};
 pub(crate) use load::{Loaded, Wrong, admin_access, load, store_url};
 pub(crate) use rules::{RouteRules, ScopePart};
@@ -136,6 +136,7 @@ pub(crate) struct Flags {
     pub admin: Option<String>,
     pub store: Option<String>,
     pub require_key: bool,
+    pub anonymous: Option<Anonymous>,
 }
 
 impl Flags {
@@ -150,6 +151,9 @@ impl Flags {
                 value.clone_from(said);
                 origins.replace(setting, Origin::Flag(flag));
             }
+        }
+        if self.anonymous.is_some() {
+            file.defaults.anonymous = self.anonymous;
         }
         if self.require_key {
             file.defaults.key = Some(file::KeyRule::Required);
@@ -411,14 +415,15 @@ fn whole(file: &File, config: &Config) -> File {
 
 /// What may not change while the gateway runs, and did.
 pub(crate) fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let scopes = |config: &Config| -> BTreeMap<String, Vec<ScopePart>> {
+    let asked_of = |route: &RouteRules| (route.scope.clone(), route.anonymous);
+    let scopes = |config: &Config| -> BTreeMap<String, (Vec<ScopePart>, Anonymous)> {
         let routes = config.routes.iter().chain([&config.defaults]);
-        routes.map(|route| (route.path.clone(), route.scope.clone())).collect()
+        routes.map(|route| (route.path.clone(), asked_of(route))).collect()
     };
     // A route that is new or gone takes its scope with it: its callers move from or to the
     // defaults' scope, and a retry that crosses the reload would run again.
     let scope_of = |config: &Config, path: &str| {
-        scopes(config).get(path).cloned().unwrap_or_else(|| config.defaults.scope.clone())
+        scopes(config).get(path).cloned().unwrap_or_else(|| asked_of(&config.defaults))
     };
     let paths: Vec<String> = scopes(old).into_keys().chain(scopes(new).into_keys()).collect();
     let scope_changed = paths.iter().any(|path| scope_of(old, path) != scope_of(new, path));

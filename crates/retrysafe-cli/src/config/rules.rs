@@ -1,5 +1,6 @@
 //! What holds for a route, once defaults and its own table are laid over each other?
 
+use std::fmt;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
@@ -10,7 +11,7 @@ use retrysafe_core::policy::{KeyRule, OnServerError, OnStoreError};
 use retrysafe_core::units::show_size;
 
 use super::cors::Cors;
-use super::file::{self, Length, RouteSettings, Size};
+use super::file::{self, Anonymous, Length, RouteSettings, Size};
 use super::names;
 use super::source::Complaint;
 
@@ -29,6 +30,8 @@ pub(crate) struct RouteRules {
     pub policy: Policy,
     /// Who is asking.
     pub scope: Vec<ScopePart>,
+    /// What becomes of callers who show no credential.
+    pub anonymous: Anonymous,
     /// How long the upstream may take.
     pub upstream_timeout: Duration,
     /// Which pages may read answers, where the operator decides it instead of the upstream.
@@ -38,10 +41,12 @@ pub(crate) struct RouteRules {
 /// One part of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ScopePart {
-    /// A digest of `Authorization` and `X-Api-Key`.
+    /// Whatever credentials the caller shows.
     Credential,
     /// A header's value.
     Header(HeaderName),
+    /// A cookie's value.
+    Cookie(String),
     /// A claim of a verified token.
     Claim(String),
     /// The route's label.
@@ -52,14 +57,32 @@ pub(crate) enum ScopePart {
 
 impl ScopePart {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        const KINDS: &str = "credential, header:NAME, jwt:CLAIM, route or const:TEXT";
+        const KINDS: &str = "credential, header:NAME, cookie:NAME, jwt:CLAIM, route or const:TEXT";
         match text.split_once(':') {
             None if text == "credential" => Ok(Self::Credential),
             None if text == "route" => Ok(Self::Route),
             Some(("header", name)) => names::read(name).map(Self::Header),
+            Some(("cookie", name)) if HeaderName::from_bytes(name.as_bytes()).is_ok() => {
+                Ok(Self::Cookie(name.into()))
+            }
+            Some(("cookie", name)) => Err(format!("{name:?} is not the name of a cookie")),
             Some(("jwt", claim)) if !claim.is_empty() => Ok(Self::Claim(claim.into())),
             Some(("const", text)) => Ok(Self::Const(text.into())),
             Some(_) | None => Err(format!("{text:?} is not {KINDS}")),
+        }
+    }
+}
+
+/// As it is written in the file.
+impl fmt::Display for ScopePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Credential => f.write_str("credential"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Claim(claim) => write!(f, "jwt:{claim}"),
+            Self::Route => f.write_str("route"),
+            Self::Const(text) => write!(f, "const:{text}"),
         }
     }
 }
@@ -75,7 +98,7 @@ fn layered(over: &RouteSettings, under: &RouteSettings) -> RouteSettings {
     layered!(over, under; path, strict, dialect, methods, key, key_header, key_syntax, key_chars_min, ttl, lease,
         lease_max, wait_max, in_flight, upstream_timeout, request_bytes_max, request_time_max,
         response_bytes_max, on_server_error, on_store_error, retryable_statuses, absence, mode,
-        scope, keep_set_cookie, replay_marker, announce_expiry, cors,
+        scope, anonymous, keep_set_cookie, replay_marker, announce_expiry, cors,
         cors_credentials, first_sent_age_max)
 }
 
@@ -108,6 +131,7 @@ pub(crate) fn built_in() -> RouteSettings {
         absence: Some(policy.absence.into()),
         mode: Some(policy.mode.into()),
         scope: Some(vec!["credential".into()]),
+        anonymous: Some(Anonymous::Refused),
         keep_set_cookie: Some(policy.keep_set_cookie),
         replay_marker: Some(policy.replay_marker.to_string()),
         announce_expiry: Some(policy.announce_expiry),
@@ -257,6 +281,7 @@ pub(crate) fn rules(
         path: complete.path.clone().unwrap_or_else(|| EVERYWHERE.into()),
         policy,
         scope,
+        anonymous: complete.anonymous.unwrap_or(Anonymous::Refused),
         upstream_timeout,
         cors,
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use http::header::{self, HeaderValue};
 use indicatif::{ProgressBar, ProgressStyle};
 use retrysafe_core::retry::{self, AnswerHead, Call, Next, Patience};
 use tokio::sync::Semaphore;
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 
 use super::gateway::Gateway;
 use crate::check::probe::{Heard, Probe};
-use crate::check::request::{Shot, Template};
+use crate::check::request::{Headers, Shot, Template};
 use crate::output::say;
 
 /// How many customers shop at the same time.
@@ -155,7 +156,11 @@ async fn naive(payment: String, shot: Shot) -> Told {
 /// A client that names its request and follows the rules of `retrysafe_core::retry`. The two clicks
 /// of one customer share the key, since they are one payment.
 async fn careful(payment: String, shot: Shot) -> Told {
-    let shot = shot.keyed(&format!("demo-{payment}"));
+    // A credential says whose key it is.
+    let mut credential = Headers::new();
+    let bearer = HeaderValue::from_static("Bearer demo-customer");
+    credential.push((header::AUTHORIZATION, bearer));
+    let shot = shot.with(&credential).keyed(&format!("demo-{payment}"));
     let (mut probe, patient) = (Probe::new(IMPATIENCE, 1_000), Probe::new(PATIENCE, 1_000));
     let patience = Patience {
         attempts_max: 200,

@@ -96,7 +96,7 @@ upstream_timeout = "3s"
     pub(crate) fn curl_lines(&self) -> String {
         let line = |amount: u32| {
             format!(
-                "  curl -i http://{}/payments -H 'Idempotency-Key: try-1' -H 'Content-Type: application/json' -d '{{\"payment\":\"mine\",\"amount\":{amount}}}'\n",
+                "  curl -i http://{}/payments -H 'Idempotency-Key: try-1' -H 'Authorization: Bearer me' -H 'Content-Type: application/json' -d '{{\"payment\":\"mine\",\"amount\":{amount}}}'\n",
                 self.address
             )
         };

@@ -64,6 +64,7 @@ impl GuardedHeaders {
         let scope_headers = routes().flat_map(|route| &route.scope).filter_map(|part| match part {
             ScopePart::Header(name) => Some(name),
             ScopePart::Credential
+            | ScopePart::Cookie(_)
             | ScopePart::Claim(_)
             | ScopePart::Route
             | ScopePart::Const(_) => None,

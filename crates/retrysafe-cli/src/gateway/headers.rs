@@ -39,8 +39,9 @@ const CLAIMS: [HeaderName; 5] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// What belongs to one hop (RFC 9110 §7.6.1), beside whatever `Connection` names.
-const HOP: [HeaderName; 7] = [
+/// What belongs to one hop (RFC 9110 §7.6.1), beside whatever `Connection` names. A credential for a
+/// proxy is for this one.
+const HOP: [HeaderName; 8] = [
     header::CONNECTION,
     header::TE,
     header::TRANSFER_ENCODING,
@@ -48,6 +49,7 @@ const HOP: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("http2-settings"),
+    header::PROXY_AUTHORIZATION,
 ];
 
 /// The most characters of a request id that is taken over from a client.
@@ -334,6 +336,7 @@ mod tests {
             ("keep-alive", "1"),
             ("upgrade", "h2c"),
             ("http2-settings", "x"),
+            ("proxy-authorization", "Basic x"),
             ("retrysafe-fence", "99"),
             ("retrysafe-anything", "99"),
             ("idempotent-replayed", "true"),

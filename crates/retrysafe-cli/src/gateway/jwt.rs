@@ -1,17 +1,27 @@
 //! Which claims of a token are proven?
 //!
-//! Only a token that verifies under `[jwt]` counts: algorithm, signature, expiry, and issuer and
-//! audience where they are configured. Anything else proves nothing about its caller.
+//! Only a token that verifies under `[jwt]` counts: its algorithm fits its key, its signature, expiry
+//! (`exp`) and beginning (`nbf`) hold, so do issuer and audience where they are configured, and it
+//! has no critical header that is not understood here. Anything else proves nothing about its caller.
 
-use http::header::{self, HeaderMap};
-use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, Validation};
+use retrysafe_core::problem::{Refusal, TokenFault};
 use serde_json::Value;
 
-use crate::config::{Complaint, JwtFile, read_secret, unreadable};
+use super::answer;
+use super::jwks::{Found, KeySource};
+use crate::config::{Complaint, JwtFile};
+
+/// How far clocks may differ unless it is set.
+const LEEWAY: Duration = Duration::from_secs(60);
 
 /// Verifies tokens.
 pub(crate) struct Verifier {
-    key: DecodingKey,
+    keys: Arc<KeySource>,
     validation: Validation,
 }
 
@@ -24,13 +34,12 @@ impl Verifier {
     pub(crate) fn new(jwt: &JwtFile) -> Result<Self, Vec<Complaint>> {
         let mut wrong = Vec::new();
         let algorithms = algorithms(jwt, &mut wrong);
-        let key = key(jwt, &algorithms, &mut wrong);
-        let (Some(first), Some(key), true) = (algorithms.first(), key, wrong.is_empty()) else {
-            return Err(wrong);
-        };
-        let mut validation = Validation::new(*first);
-        validation.algorithms = algorithms;
+        let keys = KeySource::new(jwt, &algorithms).map_err(|what| wrong.push(what)).ok();
+        let (Some(keys), true) = (keys, wrong.is_empty()) else { return Err(wrong) };
+        let mut validation = Validation::new(Algorithm::default());
         validation.required_spec_claims = ["exp".to_owned()].into();
+        validation.validate_nbf = true;
+        validation.leeway = jwt.leeway.map_or(LEEWAY, |length| length.0).as_secs();
         match &jwt.issuer {
             Some(issuer) => validation.set_issuer(&[issuer]),
             None => validation.iss = None,
@@ -39,37 +48,67 @@ impl Verifier {
             Some(audience) => validation.set_audience(&[audience]),
             None => validation.validate_aud = false,
         }
-        Ok(Self { key, validation })
+        Ok(Self { keys, validation })
     }
 
-    /// A claim of the request's bearer token, if the token verifies and has it.
-    pub(crate) fn claim(&self, headers: &HeaderMap, claim: &str) -> Option<String> {
-        let mut lines = headers.get_all(header::AUTHORIZATION).iter();
-        let line = lines.next()?.to_str().ok()?;
-        if lines.next().is_some() {
-            return None;
+    /// A claim of a token that verifies, if it has the claim as a text or a number.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the token, or that nobody can say yet.
+    pub(crate) fn claim(&self, token: &[u8], claim: &str) -> Result<Option<String>, Refusal> {
+        let claims = self.claims(token)?;
+        Ok(match claims.get(claim) {
+            Some(Value::String(text)) if !text.is_empty() => Some(format!("s:{text}")),
+            Some(Value::Number(number)) => Some(format!("n:{number}")),
+            Some(
+                Value::String(_)
+                | Value::Null
+                | Value::Bool(_)
+                | Value::Array(_)
+                | Value::Object(_),
+            )
+            | None => None,
+        })
+    }
+
+    fn claims(&self, token: &[u8]) -> Result<Value, Refusal> {
+        let wrong = || Refusal::CredentialInvalid(TokenFault::Wrong);
+        let head = jsonwebtoken::decode_header(token).map_err(|_| wrong())?;
+        // A header that the issuer calls critical must be understood, and none is (RFC 7515 §4.1.11).
+        if head.crit.is_some() {
+            return Err(wrong());
         }
-        let (kind, token) = line.split_once(' ')?;
-        if !kind.eq_ignore_ascii_case("bearer") {
-            return None;
+        let keys = match self.keys.find(head.kid.as_deref(), head.alg) {
+            Found::Keys(keys) => keys,
+            Found::Nothing => return Err(wrong()),
+            Found::NotYet => {
+                return Err(Refusal::KeysUnavailable { retry_after: answer::ASK_AGAIN });
+            }
+        };
+        let mut fault = TokenFault::Wrong;
+        for key in keys {
+            let mut validation = self.validation.clone();
+            validation.algorithms = vec![head.alg];
+            match jsonwebtoken::decode::<Value>(token, &key, &validation) {
+                Ok(token) => return Ok(token.claims),
+                Err(error) => match error.kind() {
+                    ErrorKind::ExpiredSignature => fault = TokenFault::Expired,
+                    ErrorKind::ImmatureSignature => fault = TokenFault::Early,
+                    // The library names many more ways to be wrong, and may learn others.
+                    _ => {}
+                },
+            }
         }
-        let token =
-            jsonwebtoken::decode::<Value>(token.trim(), &self.key, &self.validation).ok()?;
-        match token.claims.get(claim)? {
-            Value::String(text) if !text.is_empty() => Some(format!("s:{text}")),
-            Value::Number(number) => Some(format!("n:{number}")),
-            Value::String(_)
-            | Value::Null
-            | Value::Bool(_)
-            | Value::Array(_)
-            | Value::Object(_) => None,
-        }
+        Err(Refusal::CredentialInvalid(fault))
     }
 }
 
+/// The accepted algorithms. The keys of a set name their own.
 fn algorithms(jwt: &JwtFile, wrong: &mut Vec<Complaint>) -> Vec<Algorithm> {
     const SETTING: &str = "jwt.algorithms";
-    if jwt.algorithms.is_empty() {
+    let has_set = jwt.jwks_file.is_some() || jwt.jwks_url.is_some();
+    if jwt.algorithms.is_empty() && !has_set {
         wrong.push(Complaint::new(
             SETTING,
             "is not set: name those that tokens have, such as RS256",
@@ -83,84 +122,6 @@ fn algorithms(jwt: &JwtFile, wrong: &mut Vec<Complaint>) -> Vec<Algorithm> {
     read.collect()
 }
 
-/// The key that the settings name. A public key taken for a shared secret would let anybody sign, so
-/// that every algorithm must be of the key's kind.
-fn key(jwt: &JwtFile, algorithms: &[Algorithm], wrong: &mut Vec<Complaint>) -> Option<DecodingKey> {
-    let (setting, key) = match (&jwt.secret, &jwt.secret_file, &jwt.public_key_file) {
-        (Some(secret), None, None) => ("jwt.secret", secret_key(secret, algorithms)),
-        (None, Some(path), None) => {
-            ("jwt.secret_file", read_secret(path).and_then(|text| secret_key(&text, algorithms)))
-        }
-        (None, None, Some(path)) => ("jwt.public_key_file", public_key(path, algorithms)),
-        (_, _, _) => {
-            ("jwt", Err("set one of `secret`, `secret_file` and `public_key_file`".to_owned()))
-        }
-    };
-    key.map_err(|what| wrong.push(Complaint::new(setting, what))).ok()
-}
-
-/// How many bytes a shared secret needs: as many as the digest has (RFC 7518 §3.2). None for the
-/// algorithms of public keys.
-fn secret_bytes_min(algorithm: Algorithm) -> Option<usize> {
-    match algorithm {
-        Algorithm::HS256 => Some(32),
-        Algorithm::HS384 => Some(48),
-        Algorithm::HS512 => Some(64),
-        Algorithm::ES256
-        | Algorithm::ES384
-        | Algorithm::EdDSA
-        | Algorithm::RS256
-        | Algorithm::RS384
-        | Algorithm::RS512
-        | Algorithm::PS256
-        | Algorithm::PS384
-        | Algorithm::PS512 => None,
-        // The library may learn more of them; none of its later ones has a shared secret.
-        _ => None,
-    }
-}
-
-fn secret_key(secret: &str, algorithms: &[Algorithm]) -> Result<DecodingKey, String> {
-    for algorithm in algorithms {
-        match secret_bytes_min(*algorithm) {
-            None => return Err(format!("{algorithm:?} needs `public_key_file`, not a secret")),
-            Some(least) if secret.len() < least => {
-                return Err(format!(
-                    "is shorter than the {least} bytes that {algorithm:?} needs; make one with `openssl rand -hex {}`",
-                    least / 2
-                ));
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(DecodingKey::from_secret(secret.as_bytes()))
-}
-
-fn public_key(path: &str, algorithms: &[Algorithm]) -> Result<DecodingKey, String> {
-    let pem = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
-    for algorithm in algorithms {
-        if secret_bytes_min(*algorithm).is_some() {
-            return Err(format!("{algorithm:?} needs `secret` or `secret_file`, not a public key"));
-        }
-    }
-    let first = algorithms.first().ok_or("no algorithm says which kind of key it is")?;
-    match first {
-        Algorithm::ES256 | Algorithm::ES384 => DecodingKey::from_ec_pem(&pem),
-        Algorithm::EdDSA => DecodingKey::from_ed_pem(&pem),
-        Algorithm::RS256
-        | Algorithm::RS384
-        | Algorithm::RS512
-        | Algorithm::PS256
-        | Algorithm::PS384
-        | Algorithm::PS512 => DecodingKey::from_rsa_pem(&pem),
-        // The library may learn more of them than this program knows keys for.
-        Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 | _ => {
-            return Err(format!("{path} cannot be read as a key for {first:?}"));
-        }
-    }
-    .map_err(|error| format!("{path} holds no public key for {first:?} in PEM form: {error}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,73 +130,76 @@ mod tests {
 
     const SECRET: &str = "a secret of at least 32 bytes, as HS256 needs it";
 
-    fn verifier() -> Verifier {
-        let jwt = JwtFile {
+    /// In the year 2096.
+    const LATER: u64 = 4_000_000_000;
+
+    fn settings() -> JwtFile {
+        JwtFile {
             algorithms: vec!["HS256".into()],
             secret: Some(SECRET.into()),
             issuer: Some("me".into()),
             ..JwtFile::default()
-        };
-        Verifier::new(&jwt).unwrap()
+        }
     }
 
-    fn claim(claims: Value, secret: &str, name: &str) -> Option<String> {
-        let key = EncodingKey::from_secret(secret.as_bytes());
-        let token = encode(&Header::default(), &claims, &key).unwrap();
-        let mut headers = HeaderMap::new();
-        headers.insert("authorization", format!("Bearer {token}").parse().unwrap());
-        verifier().claim(&headers, name)
+    fn verified(jwt: &JwtFile, head: &Header, claims: &Value) -> Result<Option<String>, Refusal> {
+        let token = encode(head, claims, &EncodingKey::from_secret(SECRET.as_bytes())).unwrap();
+        Verifier::new(jwt).unwrap().claim(token.as_bytes(), "sub")
+    }
+
+    fn fault(claims: &Value) -> Option<TokenFault> {
+        match verified(&settings(), &Header::default(), claims) {
+            Ok(_) => None,
+            Err(Refusal::CredentialInvalid(fault)) => Some(fault),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    fn now() -> u64 {
+        std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()
     }
 
     #[test]
     fn only_a_verified_token_has_claims() {
-        let far = 4_000_000_000_u64;
-        let good = json!({"sub": "alice", "org": 7, "exp": far, "iss": "me"});
-        assert_eq!(claim(good.clone(), SECRET, "sub").as_deref(), Some("s:alice"));
-        assert_eq!(claim(good.clone(), SECRET, "org").as_deref(), Some("n:7"));
-        assert_eq!(claim(good.clone(), SECRET, "none"), None);
-        assert_eq!(claim(good, "other", "sub"), None, "signature");
-        assert_eq!(
-            claim(json!({"sub": "a", "exp": 1, "iss": "me"}), SECRET, "sub"),
-            None,
-            "expired"
-        );
-        assert_eq!(
-            claim(json!({"sub": "a", "exp": far, "iss": "x"}), SECRET, "sub"),
-            None,
-            "issuer"
-        );
-        assert_eq!(verifier().claim(&HeaderMap::new(), "sub"), None);
+        let good = json!({"sub": "alice", "exp": LATER, "iss": "me"});
+        let head = Header::default();
+        assert_eq!(verified(&settings(), &head, &good), Ok(Some("s:alice".into())));
+        let number = json!({"sub": 7, "exp": LATER, "iss": "me"});
+        assert_eq!(verified(&settings(), &head, &number), Ok(Some("n:7".into())));
+        let nobody = json!({"exp": LATER, "iss": "me"});
+        assert_eq!(verified(&settings(), &head, &nobody), Ok(None));
+        let other = JwtFile { secret: Some(SECRET.replace("a ", "A ")), ..settings() };
+        assert!(verified(&other, &head, &good).is_err(), "signature");
+        for (claims, why) in [
+            (json!({"sub": "a", "exp": 1, "iss": "me"}), TokenFault::Expired),
+            (json!({"sub": "a", "exp": LATER, "nbf": LATER - 1, "iss": "me"}), TokenFault::Early),
+            (json!({"sub": "a", "exp": LATER, "iss": "x"}), TokenFault::Wrong),
+            (json!({"sub": "a", "iss": "me"}), TokenFault::Wrong),
+        ] {
+            assert_eq!(fault(&claims), Some(why), "{claims}");
+        }
     }
 
     #[test]
-    fn a_public_key_is_never_a_shared_secret() {
-        let told = |algorithms: &[&str], secret: Option<&str>| {
-            let algorithms = algorithms.iter().map(|name| (*name).to_owned()).collect();
-            let secret = secret.map(ToOwned::to_owned);
-            let jwt = JwtFile { algorithms, secret, ..JwtFile::default() };
-            let wrong = Verifier::new(&jwt).err().unwrap();
-            wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-        };
-        assert!(told(&["RS256"], Some(SECRET)).contains("public_key_file"));
-        assert!(told(&[], Some(SECRET)).contains("`jwt.algorithms`: is not set"));
-        assert!(told(&["none"], Some(SECRET)).contains("\"none\" is no algorithm"));
-        assert!(told(&["HS256"], None).contains("`secret_file`"));
-        let both = told(&["none", "HS512"], Some(SECRET));
-        assert!(both.contains("\"none\"") && both.contains("64 bytes"), "{both}");
+    fn clocks_may_differ_by_the_leeway() {
+        let at = |exp: u64, nbf: u64| json!({"sub": "a", "exp": exp, "nbf": nbf, "iss": "me"});
+        assert_eq!(fault(&at(now() - 30, 1)), None, "a minute, unless it is set");
+        assert_eq!(fault(&at(LATER, now() + 30)), None);
+        assert_eq!(fault(&at(now() - 120, 1)), Some(TokenFault::Expired));
+        let none = Some(crate::config::file::Length(Duration::ZERO));
+        let strict = JwtFile { leeway: none, ..settings() };
+        let head = Header::default();
+        assert!(verified(&strict, &head, &at(now() - 30, 1)).is_err());
+        assert!(verified(&strict, &head, &at(LATER, now() + 30)).is_err());
     }
 
     #[test]
-    fn a_short_secret_is_refused() {
-        for (algorithm, least) in [("HS256", 32), ("HS384", 48), ("HS512", 64)] {
-            let verifier = |length: usize| {
-                let secret = Some("s".repeat(length));
-                let algorithms = vec![algorithm.to_owned()];
-                Verifier::new(&JwtFile { algorithms, secret, ..JwtFile::default() })
-            };
-            assert!(verifier(least).is_ok(), "{algorithm}");
-            let told = verifier(least - 1).err().unwrap()[0].to_string();
-            assert!(told.contains("jwt.secret") && told.contains("openssl"), "{told}");
+    fn a_critical_header_that_is_not_understood_is_refused() {
+        let good = json!({"sub": "alice", "exp": LATER, "iss": "me"});
+        for crit in [vec!["exp".to_owned()], vec!["b64".to_owned()], vec![]] {
+            let head = Header { crit: Some(crit), ..Header::default() };
+            let refusal = Refusal::CredentialInvalid(TokenFault::Wrong);
+            assert_eq!(verified(&settings(), &head, &good), Err(refusal));
         }
     }
 }

@@ -23,23 +23,32 @@ pub(crate) struct Live {
     /// The headers that may be spelt in one way only.
     pub guard: GuardedHeaders,
     pub connector: Connector,
-    pub verifier: Option<Verifier>,
+    pub verifier: Option<Arc<Verifier>>,
     pub tls: Option<TlsAcceptor>,
     /// The policy document, as it is published.
     pub published: serde_json::Value,
 }
 
 impl Live {
-    /// Everything that a configuration stands for.
+    /// Everything that a configuration stands for. What a key server has said before a reload still
+    /// counts after it, if it is the same server.
     ///
     /// # Errors
     ///
     /// If one of its files cannot be read or used.
-    pub(crate) fn new(config: Config) -> Result<Self, String> {
+    pub(crate) fn new(config: Config, former: Option<&Self>) -> Result<Self, String> {
         let tls = config.tls.as_ref().map(acceptor).transpose().map_err(in_one)?;
         let connector = Connector::new(&config.upstream, config.authorities.as_deref())
             .map_err(|error| format!("upstream: {error}"))?;
-        let verifier = config.jwt.as_ref().map(Verifier::new).transpose().map_err(in_one)?;
+        let same_server = former.filter(|former| {
+            former.config.jwt == config.jwt
+                && config.jwt.as_ref().is_some_and(|jwt| jwt.jwks_url.is_some())
+        });
+        let verifier = match (same_server, &config.jwt) {
+            (Some(former), _) => former.verifier.clone(),
+            (None, Some(jwt)) => Some(Arc::new(Verifier::new(jwt).map_err(in_one)?)),
+            (None, None) => None,
+        };
         let routes = Routes::new(&config);
         let published = super::wellknown::document(&routes);
         let guard = GuardedHeaders::new(&config);

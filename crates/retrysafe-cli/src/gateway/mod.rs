@@ -24,6 +24,7 @@ mod framing;
 mod front;
 mod guard;
 mod headers;
+mod jwks;
 pub(crate) mod jwt;
 pub(crate) mod listen;
 pub(crate) mod live;
@@ -40,6 +41,7 @@ pub(crate) mod route;
 mod scope;
 pub(crate) mod serve;
 mod silence;
+mod single_key;
 pub(crate) mod slow_readers;
 #[cfg(test)]
 mod tests;
@@ -338,7 +340,7 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
     }
     let caller = match is_covered && has_key {
         false => None,
-        true => match scope::of(route, &parts.headers, live.verifier.as_ref()) {
+        true => match scope::of(route, &parts.headers, live.verifier.as_deref()) {
             // Nobody can say how the upstream reads it, so the connection ends too.
             Err(refusal @ Refusal::Malformed(_)) if route.rules.policy.mode != Mode::Observe => {
                 return Err(refusal);

@@ -1,19 +1,22 @@
 //! Who is asking?
 //!
 //! A replay skips the upstream's own checks, so the scope must be something that a stranger cannot
-//! forge. Scopes are shown to operators: whatever is a credential stands in them as a digest.
+//! forge. Scopes are shown to operators: whatever is a credential stands in them as a digest. What a
+//! caller's credentials are worth where nothing is configured is core's
+//! [`credential`](retrysafe_core::credential); here a route's `scope` is read, part by part.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{self, HeaderMap, HeaderName};
 use retrysafe_core::credential::{self, API_KEYS, Claimed, names_somebody};
-use retrysafe_core::problem::{Refusal, UnsafeScope};
+use retrysafe_core::problem::{Refusal, TokenFault, UnsafeScope};
 use retrysafe_core::response::named_by_connection;
+use retrysafe_core::scope::CredentialMark;
 use retrysafe_core::{Caller, Scope};
 
 use super::jwt::Verifier;
 use super::route::Route;
-use crate::config::ScopePart;
+use crate::config::{Anonymous, ScopePart};
 
 /// Who is asking.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,6 +24,28 @@ pub(crate) struct Asker {
     pub caller: Caller,
     /// Whether anything in the request tells this caller from others.
     pub is_known: bool,
+}
+
+/// What is known of a caller so far, while the parts of a scope are read.
+#[derive(Default)]
+struct Reading<'a> {
+    parts: Vec<(&'a str, Vec<u8>)>,
+    mark: Option<CredentialMark>,
+    /// Whether a part is a credential of this caller.
+    has_credential: bool,
+    /// Whether a part is a header that a proxy has set.
+    has_header: bool,
+    /// The first part that should name somebody and does not. A credential in another part makes up
+    /// for it.
+    lacks: Option<Lack>,
+}
+
+/// A part of a scope that names nobody.
+enum Lack {
+    /// It is a credential, which callers show or do not show.
+    Credential(Refusal),
+    /// It is a header that a proxy always sets: all who lack it would share one scope.
+    Header(Refusal),
 }
 
 /// Who is asking, by the rules of a route.
@@ -34,55 +59,112 @@ pub(crate) fn of(
     verifier: Option<&Verifier>,
 ) -> Result<Asker, Refusal> {
     not_of_this_hop(route, headers)?;
-    let mut parts: Vec<(&str, Vec<u8>)> = Vec::with_capacity(2);
-    let mut mark = None;
-    // Any header but a credential is set by a proxy that always does, so all who lack it would share
-    // one scope and be answered with each other's answers. A credential is the caller's own to show
-    // or not; but whoever shows another one than the scope looks at is somebody, and not known.
-    let (mut has_credential, mut has_header, mut lacks_header) = (false, false, false);
+    let mut reading = Reading::default();
     for part in &route.rules.scope {
         match part {
-            ScopePart::Credential => {
-                match credential::shown(headers, claimed).map_err(Refusal::ScopeUnsafe)? {
-                    Some(shown) => {
-                        has_credential = true;
-                        mark = shown.mark;
-                        let shown = shown.parts.into_iter();
-                        parts.extend(shown.map(|(name, digest)| (name, digest.into_bytes())));
-                    }
-                    None => parts.push(("anonymous", Vec::new())),
-                }
+            ScopePart::Credential => reading.credential(headers)?,
+            ScopePart::Header(name) => reading.header(headers, name)?,
+            ScopePart::Cookie(name) => {
+                let unsafe_cookie = || UnsafeScope::Cookie(name.as_str().into());
+                let value = cookie(headers, name).ok_or_else(unsafe_cookie);
+                let value = value.map_err(Refusal::ScopeUnsafe)?;
+                reading.know_by_credential(name, Scope::digest_of(value));
             }
-            ScopePart::Header(name) => match only(headers, name)? {
-                Some(value) if is_credential(name) => {
-                    has_credential = true;
-                    parts.push((name.as_str(), Scope::digest_of(value).into_bytes()));
-                }
-                Some(value) => {
-                    has_header = true;
-                    parts.push((name.as_str(), value.into()));
-                }
-                None => {
-                    lacks_header |= !is_credential(name) || shows_credential(headers);
-                    parts.push(("without", name.as_str().into()));
-                }
-            },
-            ScopePart::Claim(claim) => {
-                let lacks = || Refusal::ScopeUnsafe(UnsafeScope::Claim(claim.as_str().into()));
-                let verifier = verifier.ok_or_else(lacks)?;
-                let value = verifier.claim(headers, claim).ok_or_else(lacks)?;
-                has_credential = true;
-                parts.push((claim, value.into_bytes()));
-            }
-            ScopePart::Route => parts.push(("route", route.label.as_bytes().into())),
-            ScopePart::Const(text) => parts.push(("const", text.as_bytes().into())),
+            ScopePart::Claim(claim) => reading.claim(headers, claim, verifier)?,
+            ScopePart::Route => reading.parts.push(("route", route.label.as_bytes().into())),
+            ScopePart::Const(text) => reading.parts.push(("const", text.as_bytes().into())),
         }
     }
-    if lacks_header && !has_credential {
-        return Err(Refusal::ScopeUnsafe(UnsafeScope::Nobody));
+    if let Some(lack) = reading.lacks.take()
+        && !reading.has_credential
+    {
+        let is_shared = route.rules.anonymous == Anonymous::Shared && !shows_credential(headers);
+        match lack {
+            Lack::Credential(_) if is_shared => {}
+            Lack::Credential(refusal) | Lack::Header(refusal) => return Err(refusal),
+        }
     }
-    let scope = Scope::of(parts.iter().map(|(name, value)| (*name, value.as_slice())));
-    Ok(Asker { caller: Caller { scope, mark }, is_known: has_credential || has_header })
+    let parts = reading.parts.iter().map(|(name, value)| (*name, value.as_slice()));
+    let caller = Caller { scope: Scope::of(parts), mark: reading.mark };
+    Ok(Asker { caller, is_known: reading.has_credential || reading.has_header })
+}
+
+impl<'a> Reading<'a> {
+    fn know_by_credential(&mut self, name: &'a str, value: String) {
+        self.has_credential = true;
+        self.parts.push((name, value.into_bytes()));
+    }
+
+    fn lack(&mut self, lack: Lack) {
+        self.lacks.get_or_insert(lack);
+    }
+
+    /// Whatever credentials the caller shows.
+    fn credential(&mut self, headers: &HeaderMap) -> Result<(), Refusal> {
+        match credential::shown(headers, claimed).map_err(Refusal::ScopeUnsafe)? {
+            Some(shown) => {
+                self.mark = shown.mark;
+                for (name, digest) in shown.parts {
+                    self.know_by_credential(name, digest);
+                }
+            }
+            None => {
+                self.lack(Lack::Credential(Refusal::ScopeUnsafe(UnsafeScope::Nobody)));
+                self.parts.push(("anonymous", Vec::new()));
+            }
+        }
+        Ok(())
+    }
+
+    /// One header, which must be there once and not be empty.
+    fn header(&mut self, headers: &HeaderMap, name: &'a HeaderName) -> Result<(), Refusal> {
+        let refusal = || Refusal::ScopeUnsafe(UnsafeScope::Header(name.clone()));
+        let mut values = headers.get_all(name).iter().map(|value| value.as_bytes());
+        let (first, None) = (values.next(), values.next()) else { return Err(refusal()) };
+        match first {
+            Some(value) if is_credential(name) && names_somebody(value) => {
+                self.know_by_credential(name.as_str(), Scope::digest_of(value));
+            }
+            Some(value) if !is_credential(name) && !value.trim_ascii().is_empty() => {
+                self.has_header = true;
+                self.parts.push((name.as_str(), value.into()));
+            }
+            Some(_) if !is_credential(name) => return Err(refusal()),
+            Some(_) | None => {
+                self.lack(match is_credential(name) {
+                    true => Lack::Credential(refusal()),
+                    false => Lack::Header(refusal()),
+                });
+                self.parts.push(("without", name.as_str().into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// A claim of a token that verifies. A token that does not is the caller's to refresh.
+    fn claim(
+        &mut self,
+        headers: &HeaderMap,
+        claim: &'a str,
+        verifier: Option<&Verifier>,
+    ) -> Result<(), Refusal> {
+        let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+        let (line, None) = (lines.next(), lines.next()) else {
+            return Err(Refusal::ScopeUnsafe(UnsafeScope::Header(header::AUTHORIZATION)));
+        };
+        let token = line.map(|line| line.as_bytes()).filter(|line| names_somebody(line));
+        let Some(token) = token.and_then(credential::bearer) else {
+            self.lack(Lack::Credential(Refusal::CredentialInvalid(TokenFault::Missing)));
+            self.parts.push(("anonymous", Vec::new()));
+            return Ok(());
+        };
+        // The check of the configuration demands [jwt] where a claim is a part of a scope.
+        let verifier = verifier.ok_or(Refusal::CredentialInvalid(TokenFault::Wrong))?;
+        let value = verifier.claim(token, claim)?;
+        let missing = || Refusal::ScopeUnsafe(UnsafeScope::Claim(claim.into()));
+        self.know_by_credential(claim, value.ok_or_else(missing)?);
+        Ok(())
+    }
 }
 
 /// `Connection` may name headers that end here. A caller who names the key or a header of the scope
@@ -98,10 +180,9 @@ fn not_of_this_hop(route: &Route, headers: &HeaderMap) -> Result<(), Refusal> {
     }
     let named = named_by_connection(headers);
     let of_scope = |part: &ScopePart| match part {
-        ScopePart::Credential => {
-            named.iter().any(|name| *name == header::AUTHORIZATION || API_KEYS.contains(name))
-        }
+        ScopePart::Credential => named.iter().any(is_credential),
         ScopePart::Header(name) => named.contains(name),
+        ScopePart::Cookie(_) => named.contains(&header::COOKIE),
         ScopePart::Claim(_) => named.contains(&header::AUTHORIZATION),
         ScopePart::Route | ScopePart::Const(_) => false,
     };
@@ -109,21 +190,6 @@ fn not_of_this_hop(route: &Route, headers: &HeaderMap) -> Result<(), Refusal> {
         return Err(Refusal::Malformed("Connection names a header that says who is asking"));
     }
     Ok(())
-}
-
-/// The value of a header that stands in a request once. Of two, nobody knows which one the upstream
-/// takes; an empty one names nobody.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Refusal> {
-    let mut values = headers.get_all(name).iter();
-    let value =
-        values.next().map(|value| value.as_bytes()).filter(|value| match is_credential(name) {
-            true => names_somebody(value),
-            false => !value.trim_ascii().is_empty(),
-        });
-    match values.next() {
-        None => Ok(value),
-        Some(_) => Err(Refusal::ScopeUnsafe(UnsafeScope::Header(name.clone()))),
-    }
 }
 
 /// Other headers that hold a credential.
@@ -135,11 +201,25 @@ fn is_credential(name: &HeaderName) -> bool {
     CREDENTIALS.contains(name) || API_KEYS.contains(name)
 }
 
-/// Whether a caller shows a credential of any kind.
+/// Whether a caller shows a credential of any kind: it is somebody, though perhaps not known.
 fn shows_credential(headers: &HeaderMap) -> bool {
     let names = CREDENTIALS.iter().chain(&API_KEYS);
     let mut values = names.flat_map(|name| headers.get_all(name));
     values.any(|value| names_somebody(value.as_bytes()))
+}
+
+/// The value of a cookie that is there once and not empty. Of two, nobody knows which one the
+/// upstream takes.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    let mut values = pairs.filter_map(|pair| {
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        let (named, value) = (pair.get(..at)?, pair.get(at + 1..)?);
+        (named.trim_ascii() == name.as_bytes()).then_some(value.trim_ascii())
+    });
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    Some(value).filter(|value| !value.is_empty())
 }
 
 /// Whom a token names that nobody has verified. Without both claims it counts as opaque.
@@ -169,25 +249,42 @@ mod tests {
     use crate::gateway::route::Routes;
     use std::sync::Arc;
 
-    fn route(scope: &[&str]) -> Arc<Route> {
+    fn route(scope: &[&str], anonymous: Anonymous) -> Arc<Route> {
         let defaults = RouteSettings {
             scope: Some(scope.iter().map(|part| (*part).into()).collect()),
+            anonymous: Some(anonymous),
             ..RouteSettings::default()
         };
         let file = File { upstream: Some("http://x".into()), defaults, ..File::default() };
         Routes::new(&crate::config::resolve(&file).unwrap()).defaults().clone()
     }
 
-    fn asker(parts: &[&str], headers: &[(&'static str, &'static str)]) -> Result<Asker, Refusal> {
+    type Headers = [(&'static str, &'static str)];
+
+    fn asker(parts: &[&str], headers: &Headers, anonymous: Anonymous) -> Result<Asker, Refusal> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        of(&route(parts), &map, None)
+        of(&route(parts, anonymous), &map, None)
     }
 
-    fn scope(parts: &[&str], headers: &[(&'static str, &'static str)]) -> Result<String, Refusal> {
-        asker(parts, headers).map(|asker| asker.caller.scope.to_string())
+    /// Where callers without a credential are one.
+    fn shared(parts: &[&str], headers: &Headers) -> Result<String, Refusal> {
+        let asker = asker(parts, headers, Anonymous::Shared);
+        asker.map(|asker| asker.caller.scope.to_string())
+    }
+
+    fn scope(parts: &[&str], headers: &Headers) -> Result<String, Refusal> {
+        let asker = asker(parts, headers, Anonymous::Refused);
+        asker.map(|asker| asker.caller.scope.to_string())
+    }
+
+    fn unsafe_scope(parts: &[&str], headers: &Headers) -> UnsafeScope {
+        match scope(parts, headers) {
+            Err(Refusal::ScopeUnsafe(why)) => why,
+            other => panic!("{parts:?} {headers:?}: {other:?}"),
+        }
     }
 
     #[test]
@@ -213,7 +310,6 @@ mod tests {
         let b = both(&[("x-api-key", "a")]);
         let c = both(&[("authorization", "Bearer a"), ("x-api-key", "a")]);
         assert!(a != b && b != c && a != c);
-        assert_eq!(both(&[]), "anonymous");
         assert_eq!(
             scope(&["const:all of us", "route"], &[]).unwrap(),
             "const=all of us route=/{*rest}"
@@ -221,9 +317,62 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_refused_unless_all_who_show_nothing_are_one() {
+        for headers in [&[][..], &[("authorization", "Bearer null")], &[("x-shop-token", "alice")]]
+        {
+            assert_eq!(unsafe_scope(&["credential"], headers), UnsafeScope::Nobody);
+            assert_eq!(unsafe_scope(&["credential", "route"], headers), UnsafeScope::Nobody);
+            assert_eq!(shared(&["credential"], headers).unwrap(), "anonymous");
+        }
+        let by_header = UnsafeScope::Header(header::AUTHORIZATION);
+        assert_eq!(unsafe_scope(&["header:authorization"], &[]), by_header);
+        assert_eq!(shared(&["header:authorization"], &[]).unwrap(), "without=authorization");
+        let fault = Refusal::CredentialInvalid(TokenFault::Missing);
+        let reading = |headers: &Headers| {
+            let mut reading = Reading::default();
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.append(*name, value.parse().unwrap());
+            }
+            reading.claim(&map, "sub", None).map(|()| reading.lacks)
+        };
+        for nobody in [&[][..], &[("authorization", "Basic eDp5")]] {
+            let lacks = reading(nobody).unwrap();
+            assert!(matches!(lacks, Some(Lack::Credential(refusal)) if refusal == fault));
+        }
+        // A header that a proxy always sets is not the caller's to leave out.
+        let tenant = UnsafeScope::Header(HeaderName::from_static("x-t"));
+        assert_eq!(shared(&["header:x-t"], &[]), Err(Refusal::ScopeUnsafe(tenant)));
+    }
+
+    #[test]
+    fn one_cookie_can_be_the_scope() {
+        let by_sid = |headers: &Headers| scope(&["cookie:sid"], headers);
+        let alice = by_sid(&[("cookie", "sid=alice")]).unwrap();
+        assert!(!alice.contains("alice"), "it is a secret: {alice}");
+        for same in ["theme=dark; sid=alice", "sid=alice;xsid=bob", "SID=bob; sid = alice ; a"] {
+            assert_eq!(by_sid(&[("cookie", same)]).unwrap(), alice, "{same}");
+        }
+        // HTTP/2 may send each cookie in a line of its own.
+        assert_eq!(by_sid(&[("cookie", "theme=dark"), ("cookie", "sid=alice")]).unwrap(), alice);
+        assert_ne!(by_sid(&[("cookie", "sid=bob")]).unwrap(), alice);
+        for unsafe_one in
+            ["", "sid", "sid=", "xsid=alice", "SID=alice", "sid=alice; sid=bob", "sid=a; sid=a"]
+        {
+            let why = unsafe_scope(&["cookie:sid"], &[("cookie", unsafe_one)]);
+            assert_eq!(why, UnsafeScope::Cookie("sid".into()), "{unsafe_one:?}");
+        }
+        assert!(shared(&["cookie:sid"], &[]).is_err(), "a session is not left out either");
+        let twice = [("cookie", "sid=alice"), ("cookie", "sid=alice")];
+        assert!(by_sid(&twice).is_err());
+    }
+
+    #[test]
     fn a_cookie_alone_is_no_scope() {
-        assert!(scope(&["credential"], &[("cookie", "sid=1")]).is_err());
-        assert!(scope(&["credential"], &[("cookie", "sid=1"), ("x-api-key", "k")]).is_err());
+        assert_eq!(unsafe_scope(&["credential"], &[("cookie", "sid=1")]), UnsafeScope::Cookies);
+        let beside_key = [("cookie", "sid=1"), ("x-api-key", "k")];
+        assert_eq!(unsafe_scope(&["credential"], &beside_key), UnsafeScope::Cookies);
+        assert!(shared(&["credential"], &[("cookie", "sid=1")]).is_err(), "it shows something");
         let bearer = ("authorization", "Bearer me");
         assert!(scope(&["credential"], &[("cookie", "sid=1"), bearer]).is_ok());
     }
@@ -237,6 +386,8 @@ mod tests {
             (&["header:x-t", "route"], &[("authorization", "a")]),
             (&["header:x-t", "header:x-u"], &[("x-t", "a")]),
             (&["header:x-t", "credential"], &[]),
+            (&["header:x-t", "credential"], &[("x-t", "a")]),
+            (&["header:x-t", "credential"], &[("x-t", " "), ("x-api-key", "k")]),
             (&["header:x-t", "credential"], &[("x-t", "a"), ("x-t", "b"), ("x-api-key", "k")]),
         ] {
             assert!(scope(parts, headers).is_err(), "{parts:?} {headers:?}");
@@ -245,9 +396,8 @@ mod tests {
         let without = both(&[("x-api-key", "k")]);
         assert_ne!(without, both(&[("x-api-key", "k"), ("x-t", "a")]));
         assert_ne!(without, both(&[("x-api-key", "other")]));
-        assert_eq!(both(&[("x-t", "a")]), "x-t=a anonymous");
-        // A credential that is not shown is nobody's mistake, as where `credential` is the scope.
-        assert_eq!(scope(&["header:authorization"], &[]).unwrap(), "without=authorization");
+        let both = shared(&["header:x-t", "credential"], &[("x-t", "a")]).unwrap();
+        assert_eq!(both, "x-t=a anonymous");
     }
 
     // Alice is known by her token, but the scope looks at keys: Bob, with a token of his own, must not
@@ -264,10 +414,10 @@ mod tests {
             (&["credential"], &[("cookie", "sid=1"), ("x-api-key", " ")]),
         ] {
             assert!(scope(parts, headers).is_err(), "{parts:?} {headers:?}");
+            assert!(shared(parts, headers).is_err(), "{parts:?} {headers:?}");
         }
         let either = ["header:x-api-key", "header:authorization"];
         assert!(scope(&either, &[("authorization", "Bearer bob")]).is_ok());
-        assert_eq!(scope(&["credential"], &[("authorization", "Bearer")]).unwrap(), "anonymous");
         assert_eq!(
             scope(&["header:x-tenant"], &[("x-tenant", "basic")]).unwrap(),
             "x-tenant=basic"
@@ -276,7 +426,9 @@ mod tests {
 
     #[test]
     fn callers_are_known_by_what_they_show() {
-        let is_known = |parts: &[&str], headers| asker(parts, headers).unwrap().is_known;
+        let is_known = |parts: &[&str], headers: &Headers| {
+            asker(parts, headers, Anonymous::Shared).unwrap().is_known
+        };
         assert!(is_known(&["credential", "route"], &[("x-api-key", "k")]));
         assert!(is_known(&["header:x-t"], &[("x-t", "a")]));
         assert!(is_known(&["header:authorization"], &[("authorization", "a")]));
@@ -296,6 +448,8 @@ mod tests {
         };
         assert!(refused(&["header:x-t"], "close, X-T"));
         assert!(refused(&["credential"], "authorization"));
+        assert!(refused(&["credential"], "x-auth-token"));
+        assert!(refused(&["cookie:sid"], "Cookie"));
         assert!(refused(&["const:x"], "Idempotency-Key"));
         assert!(!refused(&["header:x-t"], "close, X-Other"));
     }

@@ -117,7 +117,7 @@ async fn run<S: Store>(
         write_time_max: config.write_time_max,
     };
     let slots = ConnectionSlots::permitted(threads)?;
-    let (live, first_owner) = (Live::new(config)?, looked_back.first_owner);
+    let (live, first_owner) = (Live::new(config, None)?, looked_back.first_owner);
     let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), log, slots, first_owner));
     let admin = Arc::new(Admin::new(store, token, metrics.clone(), gateway.memory.clone()));
     if let Some(listener) = admin_listener {
@@ -178,7 +178,7 @@ fn take<S: Store>(
         if !fixed.is_empty() {
             return Err(format!("{} cannot change without a restart", fixed.join(", ")));
         }
-        gateway.set_live(Arc::new(Live::new(config)?));
+        gateway.set_live(Arc::new(Live::new(config, Some(&old))?));
         // The tasks take their settings at their start; the old ones end after their present step.
         upkeep::start(gateway).inspect_err(|_| gateway.set_live(old))
     });

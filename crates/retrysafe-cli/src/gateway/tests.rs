@@ -61,7 +61,7 @@ impl House {
         let toml = format!("upstream = \"http://{upstream}\"\nthreads = 1\n{toml}");
         let source::Source { file, complaints, .. } = source::read(&toml);
         assert_eq!(complaints, [], "the configuration of the test");
-        let live = Live::new(config::resolve(&file).unwrap()).unwrap();
+        let live = Live::new(config::resolve(&file).unwrap(), None).unwrap();
         let slots = ConnectionSlots::new(1_000);
         let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), None, slots, 1));
         let tending = upkeep::start(&gateway).unwrap();
@@ -262,7 +262,7 @@ async fn without_a_store_nothing_runs_and_only_readiness_fails() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_over_http2_that_vanished_is_let_go() {
     let file = source::read("upstream = \"http://127.0.0.1:1\"\n").file;
-    let live = Live::new(config::resolve(&file).unwrap()).unwrap();
+    let live = Live::new(config::resolve(&file).unwrap(), None).unwrap();
     let store = Arc::new(MemoryStore::default());
     let gateway = Gateway::new(live, store, None, ConnectionSlots::new(1_000), 1);
     let worker = Arc::new(Worker::new(Arc::new(gateway)));

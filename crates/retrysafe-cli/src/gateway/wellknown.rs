@@ -135,7 +135,7 @@ async fn find<S: Store>(
     pace: &Pace,
     parts: &Parts,
 ) -> Result<Value, Refusal> {
-    let Asker { caller, is_known } = scope::of(route, &parts.headers, live.verifier.as_ref())?;
+    let Asker { caller, is_known } = scope::of(route, &parts.headers, live.verifier.as_deref())?;
     if !is_known {
         return Err(Refusal::KeyNotFound);
     }

@@ -16,7 +16,7 @@ const EARLIER: u64 = 1;
 fn scoped(jwt: &str) -> (Upstream, Gateway) {
     let upstream = Upstream::start();
     let config = format!("[jwt]\n{jwt}\n[defaults]\nscope = [\"jwt:sub\"]\n");
-    let gateway = Gateway::start(&upstream, &config);
+    let gateway = Gateway::start_bare(&upstream, &config);
     (upstream, gateway)
 }
 
@@ -30,8 +30,11 @@ fn post(gateway: &Gateway, key: &str, token: &str) -> Message {
     gateway.post_with("/pay", key, "{}", &[("Authorization", &bearer)])
 }
 
+/// Whether a caller is told to get another token: else clients would never refresh theirs.
 fn is_refused(answer: &Message) -> bool {
-    (answer.status(), answer.code().as_str()) == (400, "scope_unsafe")
+    let challenge = answer.header("www-authenticate").unwrap_or_default();
+    (answer.status(), answer.code().as_str()) == (401, "credential_invalid")
+        && challenge.starts_with("Bearer error=\"invalid_token\"")
 }
 
 #[test]
@@ -58,7 +61,7 @@ fn a_refreshed_token_is_the_same_caller() {
     };
     assert_eq!(state(&token("alice", 4, LATER)), 200);
     assert_eq!(state(&token("carol", 4, LATER)), 404);
-    assert_eq!(state(&token("alice", 4, EARLIER)), 400);
+    assert_eq!(state(&token("alice", 4, EARLIER)), 401);
 }
 
 #[test]
@@ -92,20 +95,54 @@ fn what_does_not_verify_names_nobody() {
         ("never expires", with("exp", Value::Null)),
         ("another issuer", with("iss", "them".into())),
         ("another audience", with("aud", "elsewhere".into())),
-        ("no claim", with("sub", Value::Null)),
-        ("an empty claim", with("sub", "".into())),
+        ("not valid yet", with("nbf", (LATER - 1).into())),
         ("no token", "nonsense".into()),
+        ("a critical header", {
+            let crit = Some(vec!["exp".to_owned()]);
+            let head = Header { crit, ..Header::new(Algorithm::HS256) };
+            encode(&head, &good, &EncodingKey::from_secret(SECRET.as_bytes())).unwrap()
+        }),
     ] {
         let answer = post(&gateway, &key, &token);
         assert!(is_refused(&answer), "{what}: {} {}", answer.status(), answer.text());
     }
-    assert!(is_refused(&gateway.post("/pay", &key, "{}")), "without any");
+    let without = gateway.post("/pay", &key, "{}");
+    assert_eq!((without.status(), without.header("www-authenticate")), (401, Some("Bearer")));
+    // A refreshed token would not have it either.
+    for token in [with("sub", Value::Null), with("sub", "".into())] {
+        let answer = post(&gateway, &key, &token);
+        assert_eq!((answer.status(), answer.code().as_str()), (400, "scope_unsafe"));
+    }
     let (one, two) =
         (format!("Bearer {genuine}"), format!("Bearer {}", signed(&exchanged, SECRET)));
     let both = [("Authorization", one.as_str()), ("Authorization", two.as_str())];
-    assert!(is_refused(&gateway.post_with("/pay", &key, "{}", &both)), "with two");
+    assert_eq!(gateway.post_with("/pay", &key, "{}", &both).code(), "scope_unsafe", "with two");
     assert_eq!(upstream.count("/pay"), 1);
     assert_eq!(gateway.records(), 1);
+}
+
+#[test]
+fn where_rules_are_only_observed_no_token_is_judged() {
+    let upstream = Upstream::start();
+    let config = format!(
+        "[jwt]\nalgorithms = [\"HS256\"]\nsecret = \"{SECRET}\"\n\
+         [defaults]\nscope = [\"jwt:sub\"]\nmode = \"observe\"\n"
+    );
+    let gateway = Gateway::start_bare(&upstream, &config);
+    assert_eq!(post(&gateway, &key(), "nonsense").status(), 201);
+    assert_eq!(gateway.post("/pay", &key(), "{}").status(), 201);
+    assert_eq!(upstream.count("/pay"), 2);
+}
+
+#[test]
+fn clocks_may_differ_by_the_leeway() {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let expired = signed(&json!({"sub": "alice", "exp": now - 600}), SECRET);
+    let settings = format!("algorithms = [\"HS256\"]\nsecret = \"{SECRET}\"");
+    let (_upstream, strict) = scoped(&settings);
+    assert!(is_refused(&post(&strict, &key(), &expired)));
+    let (_upstream, lenient) = scoped(&format!("{settings}\nleeway = \"1h\""));
+    assert_eq!(post(&lenient, &key(), &expired).status(), 201);
 }
 
 #[test]

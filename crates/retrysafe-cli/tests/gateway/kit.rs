@@ -380,11 +380,19 @@ pub(crate) struct Gateway {
     pub(crate) before: String,
     /// What takes its log instead of a file.
     pub(crate) pipe: Option<PipeWriter>,
+    /// Whether nothing is said about callers without a credential.
+    is_bare: bool,
     child: Option<Child>,
     _guard: tempfile::TempDir,
 }
 
 impl Gateway {
+    /// A gateway that refuses callers who show no credential, as it does where nothing is set. Other
+    /// tests are not about callers, and let all who show nothing be one.
+    pub(crate) fn start_bare(upstream: &Upstream, toml: &str) -> Self {
+        Self::start_as(upstream, toml, |gateway| gateway.is_bare = true)
+    }
+
     /// A gateway with this much more configuration, on a disk store of its own.
     pub(crate) fn start(upstream: &Upstream, toml: &str) -> Self {
         Self::start_as(upstream, toml, |_| {})
@@ -421,6 +429,7 @@ impl Gateway {
             store: format!("disk:{}", guard.path().join("data").display()),
             before: "true".into(),
             pipe: None,
+            is_bare: false,
             child: None,
             _guard: guard,
         };
@@ -473,6 +482,7 @@ impl Gateway {
             .arg(env!("CARGO_BIN_EXE_retrysafe"))
             .args(["serve", "--config"])
             .arg(self.config())
+            .args(if self.is_bare { &[][..] } else { &["--anonymous", "shared"] })
             .stdin(Stdio::null())
             .stdout(out(&log))
             .stderr(out(&log))

@@ -23,6 +23,7 @@ mod cors;
 mod deploy;
 mod header_names;
 mod http2;
+mod jwks;
 mod jwt;
 #[allow(dead_code, reason = "the bad inputs need more of it")]
 mod kit;

@@ -8,6 +8,9 @@ fn post(gateway: &Gateway, path: &str, key: &str, shown: &[(&str, &str)]) -> Mes
     gateway.post_with(path, key, "{}", shown)
 }
 
+/// What each of two callers shows.
+type TwoCallers<'a> = [Vec<(&'a str, &'a str)>; 2];
+
 fn bearer(claims: &serde_json::Value) -> String {
     format!("Bearer {}", token(claims))
 }
@@ -100,7 +103,7 @@ fn cure(refusal: &Message, setting: &str, name: &str) -> String {
 fn callers_of_six_kinds_are_safe_and_every_refusal_names_its_cure() {
     let alice = bearer(&json!({"iss": "i", "sub": "alice", "exp": 1}));
     let bob = bearer(&json!({"iss": "i", "sub": "bob", "exp": 1}));
-    let kinds: [(&str, [Vec<(&str, &str)>; 2], Option<(&str, &str)>); 6] = [
+    let kinds: [(&str, TwoCallers<'_>, Option<(&str, &str)>); 6] = [
         ("/bearer", ["Bearer a", "Bearer b"].map(|shown| vec![("Authorization", shown)]), None),
         ("/jwt", [&alice, &bob].map(|shown| vec![("Authorization", shown.as_str())]), None),
         ("/api-key", ["a", "b"].map(|shown| vec![("X-Api-Key", shown)]), None),
@@ -146,7 +149,7 @@ fn is_each_callers_own(
     upstream: &Upstream,
     path: &str,
     key: &str,
-    callers: &[Vec<(&str, &str)>; 2],
+    callers: &TwoCallers<'_>,
 ) {
     let firsts = callers.each_ref().map(|shown| post(gateway, path, key, shown));
     for (first, shown) in firsts.iter().zip(callers) {

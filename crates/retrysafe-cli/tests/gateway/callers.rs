@@ -11,6 +11,9 @@ fn post(gateway: &Gateway, path: &str, key: &str, shown: &[(&str, &str)]) -> Mes
 /// What each of two callers shows.
 type TwoCallers<'a> = [Vec<(&'a str, &'a str)>; 2];
 
+/// A path, what two callers there show, and the setting and name that cure their refusal.
+type KindOfCaller<'a> = (&'a str, TwoCallers<'a>, Option<(&'a str, &'a str)>);
+
 fn bearer(claims: &serde_json::Value) -> String {
     format!("Bearer {}", token(claims))
 }
@@ -103,7 +106,7 @@ fn cure(refusal: &Message, setting: &str, name: &str) -> String {
 fn callers_of_six_kinds_are_safe_and_every_refusal_names_its_cure() {
     let alice = bearer(&json!({"iss": "i", "sub": "alice", "exp": 1}));
     let bob = bearer(&json!({"iss": "i", "sub": "bob", "exp": 1}));
-    let kinds: [(&str, TwoCallers<'_>, Option<(&str, &str)>); 6] = [
+    let kinds: [KindOfCaller<'_>; 6] = [
         ("/bearer", ["Bearer a", "Bearer b"].map(|shown| vec![("Authorization", shown)]), None),
         ("/jwt", [&alice, &bob].map(|shown| vec![("Authorization", shown.as_str())]), None),
         ("/api-key", ["a", "b"].map(|shown| vec![("X-Api-Key", shown)]), None),

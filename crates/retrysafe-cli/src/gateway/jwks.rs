@@ -315,17 +315,22 @@ fn read_set(text: &[u8], algorithms: &[Algorithm]) -> Result<Vec<VerifyingKey>, 
 fn verifying(jwk: &Jwk, algorithms: &[Algorithm]) -> Option<VerifyingKey> {
     let signs =
         jwk.common.public_key_use.as_ref().is_none_or(|used| *used == PublicKeyUse::Signature);
-    let of_its_kind = match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => PUBLIC.get(..6)?,
-        AlgorithmParameters::EllipticCurve(key) => match key.curve {
-            EllipticCurve::P256 => &[Algorithm::ES256][..],
-            EllipticCurve::P384 => &[Algorithm::ES384],
-            // No algorithm that is known here uses the other curves.
-            _ => return None,
-        },
-        AlgorithmParameters::OctetKeyPair(_) => &[Algorithm::EdDSA],
+    let of_its_kind = if matches!(jwk.algorithm, AlgorithmParameters::RSA(_)) {
+        PUBLIC.get(..6)?
+    } else if matches!(jwk.algorithm, AlgorithmParameters::OctetKeyPair(_)) {
+        &[Algorithm::EdDSA][..]
+    } else if let AlgorithmParameters::EllipticCurve(key) = &jwk.algorithm {
+        // No algorithm that is known here uses the other curves.
+        if key.curve == EllipticCurve::P256 {
+            &[Algorithm::ES256]
+        } else if key.curve == EllipticCurve::P384 {
+            &[Algorithm::ES384]
+        } else {
+            return None;
+        }
+    } else {
         // A shared secret does not belong into a set that is published.
-        _ => return None,
+        return None;
     };
     // The key's own word about its algorithm narrows it down further.
     let own =

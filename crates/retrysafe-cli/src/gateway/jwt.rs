@@ -92,12 +92,13 @@ impl Verifier {
             validation.algorithms = vec![head.alg];
             match jsonwebtoken::decode::<Value>(token, &key, &validation) {
                 Ok(token) => return Ok(token.claims),
-                Err(error) => match error.kind() {
-                    ErrorKind::ExpiredSignature => fault = TokenFault::Expired,
-                    ErrorKind::ImmatureSignature => fault = TokenFault::Early,
-                    // The library names many more ways to be wrong, and may learn others.
-                    _ => {}
-                },
+                Err(error) if *error.kind() == ErrorKind::ExpiredSignature => {
+                    fault = TokenFault::Expired;
+                }
+                Err(error) if *error.kind() == ErrorKind::ImmatureSignature => {
+                    fault = TokenFault::Early;
+                }
+                Err(_) => {}
             }
         }
         Err(Refusal::CredentialInvalid(fault))

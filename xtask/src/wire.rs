@@ -190,8 +190,9 @@ impl Gateway {
     /// A gauge without labels.
     fn gauge(&self, name: &str) -> Option<f64> {
         let (_, body) = get(self.admin, "/metrics").ok()?;
-        let line = body.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().parse().ok()
+        let pairs = body.lines().filter_map(|line| line.split_once(' '));
+        let (_, value) = pairs.into_iter().find(|(found, _)| *found == name)?;
+        value.trim().parse().ok()
     }
 
     /// Once nobody asks, nothing may be open or held: what stays is leaked.

@@ -265,22 +265,22 @@ fn the_policy_is_published_and_a_caller_sees_its_own_keys_only() {
     let policy = get("/.well-known/idempotency", &[]).json();
     assert_eq!(policy["routes"][2]["retention_seconds"], 86_400.0);
     let key = key();
-    gateway.post_with("/a", &key, "{}", &[("Authorization", "a")]);
+    gateway.post_with("/a", &key, "{}", &[("Authorization", "Bearer a")]);
     for path in ["/const", "/a", "/each"] {
         gateway.post(path, &key, "{}");
     }
     let page = "/.well-known/idempotency/key";
     let name = ("Idempotency-Key", key.as_str());
-    let mine = get(page, &[name, ("Authorization", "a")]);
+    let mine = get(page, &[name, ("Authorization", "Bearer a")]);
     assert_eq!((mine.status(), mine.json()["state"].as_str()), (200, Some("completed")));
     assert!(mine.json()["expires_at"].as_str().is_some());
-    assert_eq!(get(page, &[name, ("Authorization", "b")]).status(), 404);
+    assert_eq!(get(page, &[name, ("Authorization", "Bearer b")]).status(), 404);
     assert_eq!(get(page, &[name]).status(), 404, "anonymous callers cannot ask");
     for path in ["/const", "/each"] {
         assert_eq!(get(&format!("{page}?path={path}"), &[name]).status(), 404, "{path}");
     }
-    assert_eq!(get(page, &[("Authorization", "a")]).status(), 400);
-    let asked = (0..40).map(|_| get(page, &[name, ("Authorization", "z")]).status());
+    assert_eq!(get(page, &[("Authorization", "Bearer a")]).status(), 400);
+    let asked = (0..40).map(|_| get(page, &[name, ("Authorization", "Bearer z")]).status());
     assert!(asked.into_iter().any(|status| status == 429), "guessing is slowed down");
     assert_eq!(upstream.count(page), 0);
 }

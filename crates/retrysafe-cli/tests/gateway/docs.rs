@@ -1,0 +1,513 @@
+//! Is everything true that the pages tell people to type?
+//!
+//! Every command line of the README and of `docs/` is run: those of the program against a gateway with
+//! real records, `curl` against the same. Every configuration is checked by the program, and every
+//! setting and variable that is named must exist. What cannot be run here is listed by name, with
+//! the reason.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::kit::{
+    Gateway, Step, TOKEN, Upstream, free, key, program, program_with, reply, request, send, until,
+};
+use super::pages::{self, Block, Page, Span};
+use super::postgres::database;
+
+/// Command lines that are not run, and why. Each begins a line of some page.
+const NOT_RUN: [(&str, &str); 5] = [
+    ("cargo run --release -- demo", "tests/demo.rs runs it, and it takes its time"),
+    ("cargo xtask", "it would run this test, or measure; its verbs are looked up"),
+    ("cargo run --release -p sim", "the simulator's own tests run it; its words are looked up"),
+    ("docker", "no container engine runs here; tests/gateway/deploy.rs tries what it would start"),
+    ("cd deploy", "the folder of the lines that follow it"),
+];
+
+// ------------------------------------------------------------------ the pages
+
+#[test]
+fn every_command_line_does_what_the_page_says() {
+    let mut house = House::open();
+    let mut faults = Vec::new();
+    let mut reasons = BTreeSet::new();
+    for block in pages::all().iter().flat_map(Page::blocks) {
+        for command in block.commands() {
+            match NOT_RUN.iter().find(|(begins, _)| command.starts_with(begins)) {
+                Some((begins, _)) => {
+                    reasons.insert(*begins);
+                    faults.extend(
+                        looked_up(&command).err().map(|why| told(&block.at, &command, &why)),
+                    );
+                }
+                None => {
+                    let ended = house.run(&command);
+                    faults.extend(ended.err().map(|why| told(&block.at, &command, &why)));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(reasons.len(), NOT_RUN.len(), "a reason that no page needs any more");
+    assert!(house.count > 12, "only {} command lines were run", house.count);
+}
+
+#[test]
+fn every_command_between_backticks_exists() {
+    let spans: Vec<Span> = pages::all().iter().flat_map(Page::spans).collect();
+    let (count, faults) = unknown_commands(&spans);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(count > 10, "{count}");
+}
+
+#[test]
+fn every_configuration_is_valid() {
+    let blocks: Vec<Block> = pages::all().iter().flat_map(Page::blocks).collect();
+    let (count, faults) = wrong_configurations(&blocks);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(count > 3, "{count}");
+}
+
+#[test]
+fn every_setting_and_variable_that_is_named_exists() {
+    let faults: Vec<String> = pages::all().iter().flat_map(unknown_settings).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The checks above are no empty words: each finds what somebody makes up.
+#[test]
+fn what_is_made_up_is_found() {
+    let page = |text: &str| Page { name: "made-up.md".into(), text: text.into() };
+    let mut house = House::open();
+    for command in [
+        "retrysafe keys resolve ID --completed --reason x",
+        "retrysafe keys mend ID",
+        "retrysafe keys resolve ID --outcome completed",
+        "retrysafe keys show 0000000000000000000000000000000000000000000000000000000000000000",
+        "retrysafe serve --upstrem http://127.0.0.1:3000",
+        "retrysafe config check --config missing.toml",
+        "curl -i http://127.0.0.1:8080/refused",
+        "curl -i http://127.0.0.1:8081/api/v1/made-up -H \"Authorization: Bearer $RETRYSAFE_ADMIN_TOKEN\"",
+        "export RETRYSAFE_STROE=x",
+        "make coffee",
+    ] {
+        let blocks = page(&format!("```sh\n{command}\n```\n")).blocks();
+        assert_eq!(blocks[0].commands(), [command]);
+        let ended = house.run(command);
+        assert!(ended.is_err(), "{command}: taken for good");
+    }
+    for command in ["cargo xtask polish", "cargo run --release -p sim -- run --wishes 3"] {
+        assert!(looked_up(command).is_err(), "{command}");
+    }
+    for span in ["retrysafe keys resolve ID --completed", "retrysafe audit", "store polish"] {
+        let (_, faults) = unknown_commands(&page(&format!("Type `{span}` now.\n")).spans());
+        assert_eq!(faults.len(), 1, "{span}: {faults:?}");
+    }
+    for block in ["```toml\n[defaults]\nleese = \"3s\"\n```\n", "```json\n{\n```\n"] {
+        let (_, faults) = wrong_configurations(&page(block).blocks());
+        assert_eq!(faults.len(), 1, "{block}: {faults:?}");
+    }
+    for text in [
+        "Set `admin.lisen`.",
+        "Say `key = \"please\"`.",
+        "Say `leese = \"3s\"`.",
+        "Set RETRYSAFE_STROE.",
+        "See `[reconcil]`.",
+        "| setting | default |\n| --- | --- |\n| `leese` | `60s` |\n",
+    ] {
+        assert_eq!(unknown_settings(&page(text)).len(), 1, "{text}");
+    }
+}
+
+fn told(at: &str, what: &str, why: &str) -> String {
+    format!("{at}: {what}\n    {}", why.trim().replace('\n', "\n    "))
+}
+
+// ------------------------------------------------------------------ command lines
+
+/// A gateway with records, for the command lines to be run against.
+struct House {
+    upstream: Upstream,
+    gateway: Gateway,
+    /// Where calls are journalled, and nothing else is.
+    home: tempfile::TempDir,
+    count: usize,
+}
+
+impl House {
+    fn open() -> Self {
+        let upstream = Upstream::start();
+        upstream.script("/lost", vec![Step::Drop]);
+        upstream.script("/refused", vec![reply(404, "{}")]);
+        // The folder of the gateway is the folder of the commands.
+        let gateway =
+            Gateway::start(&upstream, "[[route]]\npath = \"/orders\"\nkey = \"required\"\n");
+        let document = r#"{"openapi": "3.1.0", "paths": {"/orders": {"post": {}}}}"#;
+        std::fs::write(gateway.folder.join("api.json"), document).unwrap();
+        let document = "openapi: 3.1.0\npaths:\n  /orders:\n    post: {}\n";
+        std::fs::write(gateway.folder.join("api.yaml"), document).unwrap();
+        std::fs::write(gateway.folder.join("store-url"), database()).unwrap();
+        Self { upstream, gateway, home: tempfile::tempdir().unwrap(), count: 0 }
+    }
+
+    /// Runs one command line, with what it names put in place of the names.
+    fn run(&mut self, command: &str) -> Result<(), String> {
+        self.count += 1;
+        if let Some(variable) = command.strip_prefix("export ") {
+            return exported(variable);
+        }
+        let command = self.filled(command);
+        let words: Vec<&str> = command.split(' ').collect();
+        let program = words.iter().find(|word| !word.contains('=')).copied().unwrap_or_default();
+        match program {
+            "retrysafe" if words.contains(&"serve") => self.serve(&command),
+            "retrysafe" | "for" => self.shell(&command).map(|_| ()),
+            "curl" => {
+                let answer = self.shell(&command)?;
+                match answer.lines().next().is_some_and(|line| line.contains(" 2")) {
+                    true => Ok(()),
+                    false => Err(format!("no answer of the kind 2xx (is `-i` there?): {answer}")),
+                }
+            }
+            _ => Err("nothing that is run here; list it in NOT_RUN with a reason".into()),
+        }
+    }
+
+    /// The command line with our addresses, ids and files.
+    fn filled(&self, command: &str) -> String {
+        let command = command
+            .replace("cargo run --release -- ", "retrysafe ")
+            .replace("127.0.0.1:8080", &self.gateway.address.to_string())
+            .replace("127.0.0.1:8081", &self.gateway.admin.to_string())
+            .replace("127.0.0.1:3000", &self.upstream.address.to_string())
+            .replace("/run/secrets/store", "store-url")
+            .replace('…', "secret");
+        let command = self.with_words(&command, "ID", || self.unknown());
+        self.with_words(&command, "URL", || format!("http://{}/payments", self.gateway.address))
+    }
+
+    /// A command line with something in place of a word.
+    fn with_words(&self, command: &str, word: &str, value: impl Fn() -> String) -> String {
+        let words =
+            command.split(' ').map(|given| if given == word { value() } else { given.to_owned() });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The id of a new record whose outcome nobody knows.
+    fn unknown(&self) -> String {
+        let key = key();
+        self.gateway.post("/lost", &key, "{}");
+        let found = self.gateway.ask("GET", "/api/v1/keys?state=unknown&limit=1000", "").json();
+        let records = found["keys"].as_array().unwrap();
+        let open =
+            records.iter().find(|record| record["path"] == "/lost" && record["state"] == "unknown");
+        open.unwrap_or_else(|| panic!("{found}"))["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a line by the shell, as people do, and gives what it says.
+    fn shell(&self, line: &str) -> Result<String, String> {
+        let binary = env!("CARGO_BIN_EXE_retrysafe");
+        let line = line.replace("retrysafe ", &format!("{binary} "));
+        let output = Command::new("sh")
+            .args(["-c", &line])
+            .current_dir(&self.gateway.folder)
+            .env("HOME", self.home.path())
+            .env_remove("XDG_STATE_HOME")
+            .env("RETRYSAFE_ADMIN_TOKEN", TOKEN)
+            .env("RETRYSAFE_ADMIN_URL", format!("http://{}", self.gateway.admin))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.success() {
+            true => Ok(said),
+            false => {
+                Err(format!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+            }
+        }
+    }
+
+    /// Starts a gateway by a command line, on addresses of its own, and stops it when it is ready.
+    fn serve(&self, line: &str) -> Result<(), String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(self.gateway.folder.join("store-url"), folder.path().join("store-url"))
+            .unwrap();
+        let admin = free();
+        let line = line.replace("retrysafe ", &format!("{} ", env!("CARGO_BIN_EXE_retrysafe")));
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let mut served = Command::new("sh")
+            .args(["-c", &format!("exec env {line} --listen {} --admin {admin}", free())])
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut ended = None;
+        until("it is ready or has ended", || {
+            ended = served.try_wait().unwrap();
+            ended.is_some() || is_ready(admin)
+        });
+        if ended.is_none() {
+            let stopped = Command::new("kill").arg(served.id().to_string()).status().unwrap();
+            assert!(stopped.success());
+        }
+        let status = served.wait().unwrap();
+        match ended.is_none() && status.success() {
+            true => Ok(()),
+            false => {
+                let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+                Err(format!("{status}: {log}"))
+            }
+        }
+    }
+}
+
+/// Whether the admin listener at an address says that its gateway is ready.
+fn is_ready(admin: SocketAddr) -> bool {
+    TcpStream::connect(admin).is_ok()
+        && send(admin, &request("GET", "/readyz", &[], b"")).status() == 200
+}
+
+/// A variable that is exported must be one that the program knows.
+fn exported(variable: &str) -> Result<(), String> {
+    let name = variable.split('=').next().unwrap_or_default();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["config", "check", "--upstream", "http://127.0.0.1:1"];
+    let (_, _, err) = program_with(&arguments, folder.path(), &[(name, "")]);
+    if err.contains("names no setting") { Err(err) } else { Ok(()) }
+}
+
+/// Looks up the words of a command line that is not run.
+fn looked_up(command: &str) -> Result<(), String> {
+    let words: Vec<&str> = command.split(' ').filter(|word| !word.is_empty()).collect();
+    let read = |path: &str| std::fs::read_to_string(pages::root().join(path)).unwrap_or_default();
+    match words.as_slice() {
+        ["cargo", "xtask", verb, ..] => {
+            let help = read("xtask/src/main.rs");
+            let is_verb = help.contains(&format!("cargo xtask {verb} "));
+            if is_verb { Ok(()) } else { Err(format!("xtask has no verb {verb}")) }
+        }
+        ["cargo", "run", "--release", "--", rest @ ..] => accepted(rest),
+        ["cargo", "run", "--release", "-p", "sim", "--", verb, rest @ ..] => {
+            let help = read("crates/sim/src/main.rs");
+            let flags = rest.iter().filter(|word| word.starts_with("--"));
+            let missing =
+                flags.copied().chain([*verb]).find(|word| !help.contains(word.trim_matches('-')));
+            missing.map_or(Ok(()), |word| Err(format!("the simulator knows no {word}")))
+        }
+        ["cd", folder] => match pages::root().join(folder).is_dir() {
+            true => Ok(()),
+            false => Err("there is no such folder".into()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Whether the program takes a command line, as far as its words go.
+fn accepted(words: &[&str]) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, out, err) = program(&[words, &["--help"]].concat(), folder.path());
+    if code == 0 && out.contains("Usage") { Ok(()) } else { Err(err) }
+}
+
+/// How many command lines of the program stand between backticks, and those that it does not take.
+fn unknown_commands(spans: &[Span]) -> (usize, Vec<String>) {
+    let mut count = 0;
+    let mut faults = Vec::new();
+    for Span { at, text } in spans {
+        let line = text.split(" | ").next().unwrap_or_default();
+        let words: Vec<&str> = line.split(' ').filter(|word| *word != "…").collect();
+        let words = match words.as_slice() {
+            ["retrysafe", rest @ ..] => rest,
+            // Where a page has named the program, it may leave its name out.
+            ["keys" | "store" | "config", verb, ..]
+                if verb.bytes().all(|b| b.is_ascii_lowercase()) =>
+            {
+                &words
+            }
+            _ => continue,
+        };
+        if words.first().is_some_and(|word| word.bytes().all(|b| b.is_ascii_lowercase())) {
+            count += 1;
+            faults.extend(accepted(words).err().map(|why| told(at, text, &why)));
+        }
+    }
+    (count, faults)
+}
+
+// ------------------------------------------------------------------ configurations
+
+/// How many blocks hold something that a program reads, and those that it does not accept.
+fn wrong_configurations(blocks: &[Block]) -> (usize, Vec<String>) {
+    let mut count = 0;
+    let mut faults = Vec::new();
+    for block in blocks {
+        let checked = match block.language.as_str() {
+            "toml" if block.text.contains("retrysafe = {") => check_dependency(&block.text),
+            "toml" if block.text.contains("\nbody = ") => check_template(&block.text),
+            "toml" => check_configuration(&block.text),
+            "json" => {
+                serde_json::from_str::<Value>(&block.text).map(|_| ()).map_err(|e| e.to_string())
+            }
+            "yaml" => {
+                serde_saphyr::from_str::<Value>(&block.text).map(|_| ()).map_err(|e| e.to_string())
+            }
+            "" | "sh" | "sql" | "text" | "rust" | "rust,ignore" => continue,
+            other => Err(format!("a block in {other:?}: nothing here can check it")),
+        };
+        count += 1;
+        faults.extend(checked.err().map(|why| told(&block.at, &block.language, &why)));
+    }
+    (count, faults)
+}
+
+/// A part of `retrysafe.toml`. `…` stands for something of the operator's own.
+fn check_configuration(text: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut arguments = vec!["config", "check", "--config", "retrysafe.toml"];
+    if !text.contains("upstream = ") {
+        arguments.extend(["--upstream", "http://127.0.0.1:1"]);
+    }
+    std::fs::write(folder.path().join("retrysafe.toml"), text.replace('…', "secret")).unwrap();
+    let (code, _, err) = program(&arguments, folder.path());
+    if code == 0 && err.is_empty() { Ok(()) } else { Err(err) }
+}
+
+/// A template of `retrysafe check`.
+fn check_template(text: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("template.toml"), text).unwrap();
+    let arguments = ["check", "--template", "template.toml", "--dry-run"];
+    let (code, _, err) = program(&arguments, folder.path());
+    if code == 0 { Ok(()) } else { Err(err) }
+}
+
+/// Lines of a `Cargo.toml`, one of which is to be chosen.
+fn check_dependency(text: &str) -> Result<(), String> {
+    let manifest =
+        std::fs::read_to_string(pages::root().join("crates/retrysafe/Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let line: toml::Table = line.parse().map_err(|error| format!("{error}"))?;
+        for feature in line["retrysafe"]["features"].as_array().into_iter().flatten() {
+            let name = feature.as_str().unwrap_or_default();
+            if manifest["features"].get(name).is_none() {
+                return Err(format!("the library has no feature {name}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+// ------------------------------------------------------------------ settings and variables
+
+/// Every setting by its full name, such as `defaults.ttl`, and every table.
+fn settings() -> &'static BTreeSet<String> {
+    static ALL: std::sync::OnceLock<BTreeSet<String>> = std::sync::OnceLock::new();
+    ALL.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, schema, _) = program(&["config", "schema"], folder.path());
+        let schema: Value = serde_json::from_str(&schema).unwrap();
+        let mut all = BTreeSet::new();
+        for (name, value) in schema["properties"].as_object().unwrap() {
+            all.insert(name.clone());
+            let value = value.get("items").unwrap_or(value);
+            let several = value["anyOf"].as_array().into_iter().flatten().chain([value]);
+            for members in several.filter_map(|value| value["properties"].as_object()) {
+                all.extend(members.keys().map(|member| format!("{name}.{member}")));
+            }
+        }
+        assert!(all.contains("admin.listen") && all.contains("jwt.secret"), "{all:?}");
+        all
+    })
+}
+
+/// What a page says about settings and variables that do not exist.
+fn unknown_settings(page: &Page) -> Vec<String> {
+    let mut faults: Vec<String> = page.spans().iter().filter_map(unknown_setting).collect();
+    let variables =
+        page.text.split(|c: char| !c.is_ascii_uppercase() && c != '_' && !c.is_ascii_digit());
+    let named: BTreeSet<&str> = variables.filter(|word| word.starts_with("RETRYSAFE_")).collect();
+    // The prefix alone is how the names are explained.
+    for name in named.into_iter().filter(|name| *name != "RETRYSAFE_") {
+        faults.extend(exported(name).err().map(|why| told(&page.name, name, &why)));
+    }
+    faults.extend(unknown_rows(page));
+    faults
+}
+
+fn unknown_setting(Span { at, text }: &Span) -> Option<String> {
+    let is_name = |text: &str| {
+        !text.is_empty()
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    if let Some((name, value)) = text.split_once(" = ")
+        && is_name(name)
+    {
+        return unfit(name, value).map(|why| told(at, text, &why));
+    }
+    let missing = || told(at, text, "there is no such setting");
+    if let Some(table) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+        let table = table.trim_matches(['[', ']']);
+        return (is_name(table) && !settings().contains(table)).then(missing);
+    }
+    let (table, name) = text.split_once('.')?;
+    let is_setting = settings().iter().any(|known| known.starts_with(&format!("{table}.")));
+    (is_name(name) && is_setting && !settings().contains(text.as_str())).then(missing)
+}
+
+/// Why `name = value` is not a line of `retrysafe.toml`, in any of its tables.
+fn unfit(name: &str, value: &str) -> Option<String> {
+    let tables: Vec<&str> = settings()
+        .iter()
+        .filter_map(|known| match known.rsplit_once('.') {
+            Some((table, member)) => (member == name).then_some(table),
+            None => (known == name).then_some(""),
+        })
+        .filter(|table| *table != "route")
+        .collect();
+    let mut why = format!("no table has a setting {name}\n");
+    for table in tables {
+        let head = if table.is_empty() { String::new() } else { format!("[{table}]\n") };
+        // Other settings of the table may be needed too; what is said of this one counts.
+        let jwt =
+            "[jwt]\nalgorithms = [\"HS256\"]\nsecret = \"0123456789abcdef0123456789abcdef\"\n";
+        let more = if value.contains("jwt:") { jwt } else { "" };
+        let text = format!("{head}{name} = {value}\n{more}");
+        match check_configuration(&text) {
+            Ok(()) => return None,
+            Err(told) if !told.contains(&format!("{name}`")) && !told.contains("TOML") => {
+                return None;
+            }
+            Err(told) => drop(writeln!(why, "{told}")),
+        }
+    }
+    Some(why)
+}
+
+/// Rows of a table of settings whose first cell names none.
+fn unknown_rows(page: &Page) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut is_table = false;
+    for (number, line) in (1..).zip(page.text.lines()) {
+        is_table = line.starts_with('|') && (is_table || line.starts_with("| setting |"));
+        let cell = line.split('|').nth(1).filter(|_| is_table).unwrap_or_default();
+        for name in cell.split('`').skip(1).step_by(2) {
+            let is_known = settings().iter().any(|known| {
+                known == name || known.rsplit_once('.').is_some_and(|(_, member)| member == name)
+            });
+            if !is_known {
+                faults.push(told(
+                    &format!("{}:{number}", page.name),
+                    name,
+                    "there is no such setting",
+                ));
+            }
+        }
+    }
+    faults
+}

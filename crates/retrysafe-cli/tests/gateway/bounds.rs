@@ -214,7 +214,7 @@ fn who_waits_for_a_duplicate_keeps_no_copy_of_its_body() {
     let gate = super::kit::Gate::default();
     let held_back = Step::Held(gate.clone(), Box::new(reply(201, "{}")));
     upstream.script("/wait", vec![held_back]);
-    let toml = "[[route]]\npath = \"/wait\"\nmethods = [\"POST\"]\nwait_max = \"20s\"\n";
+    let toml = "[[route]]\npath = \"/wait\"\nmethods = [\"POST\"]\nwait_max = \"60s\"\n";
     let gateway = Gateway::start(&upstream, toml);
     let key = key();
     let headers = [("Idempotency-Key", &*key), ("Authorization", "Bearer a")];

@@ -2,8 +2,8 @@
 //!
 //! A replay skips the upstream's own checks, so the scope must be something that a stranger cannot
 //! forge. Scopes are shown to operators: whatever is a credential stands in them as a digest. What a
-//! caller's credentials are worth where nothing is configured is core's
-//! [`credential`](retrysafe_core::credential); here a route's `scope` is read, part by part.
+//! caller's credentials are worth where nothing is configured is core's [`credential`]; here a
+//! route's `scope` is read, part by part.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -13,8 +13,10 @@
 
 mod common;
 
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::bench::Database;
 use common::pooler::Pooler;
@@ -58,3 +60,51 @@ impl Bench for Pooled {
 }
 
 retrysafe_core::conformance!(pgbouncer, Pooled);
+
+/// Set for the process that is to start a pooler and then to fail.
+const CHILD: &str = "RETRYSAFE_POOLER_CHILD";
+
+/// Not a test of its own: a child process runs this.
+#[test]
+fn child_that_starts_a_pooler_and_panics() {
+    if std::env::var_os(CHILD).is_some() {
+        // Nothing needs to be behind it.
+        let pooler = Pooler::start(1);
+        println!("\npooler {}", pooler.pid);
+        panic!("as a failing test does");
+    }
+}
+
+/// A pooler was left behind when the tests were started in the background by a shell: those ignore
+/// SIGQUIT, a pgbouncer inherits that, and its janitor knew no other signal and waited for ever.
+#[test]
+fn a_pooler_ends_with_the_process_that_started_it_though_it_panics_and_ignores_quit() {
+    let me = std::env::current_exe().unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", "trap '' QUIT; exec \"$0\" \"$@\""])
+        .arg(me)
+        .args(["child_that_starts_a_pooler_and_panics", "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said =
+        lines.map_while(Result::ok).find_map(|line| Some(line.strip_prefix("pooler ")?.to_owned()));
+    let pid = said.expect("the child has started a pooler");
+    assert!(!child.wait().unwrap().success(), "the child panics");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while is_running(&pid) {
+        assert!(Instant::now() < deadline, "pgbouncer {pid} outlives its test");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether a process is there and not merely waiting to be noticed dead.
+fn is_running(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+}

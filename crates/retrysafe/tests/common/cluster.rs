@@ -226,11 +226,22 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// Waits for the end of its input, then ends what runs in the folder and removes it.
+///
+/// Each signal is given five seconds. QUIT is how a PostgreSQL ends at once; pgbouncer has no handler
+/// for it, and a process that a shell has put in the background inherits it as ignored.
 pub(crate) fn janitor(dir: &Path) -> Child {
     let script = r#"cat >/dev/null
 for file in "$1/data/postmaster.pid" "$1/pid"; do
-    [ -f "$file" ] && pid=$(head -n 1 "$file") && kill -QUIT "$pid" 2>/dev/null
-    while [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+    [ -f "$file" ] || continue
+    pid=$(head -n 1 "$file")
+    for signal in QUIT TERM KILL; do
+        kill -$signal "$pid" 2>/dev/null || break
+        tries=0
+        while kill -0 "$pid" 2>/dev/null && [ $tries -lt 50 ]; do
+            sleep 0.1
+            tries=$((tries + 1))
+        done
+    done
 done
 rm -rf "$1""#;
     Command::new("sh")

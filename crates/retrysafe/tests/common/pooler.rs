@@ -9,6 +9,7 @@ use super::cluster::{as_user, folder, free_port, janitor};
 #[derive(Debug)]
 pub(crate) struct Pooler {
     pub(crate) port: u16,
+    pub(crate) pid: u32,
     _janitor: Child,
 }
 
@@ -37,13 +38,13 @@ impl Pooler {
         let janitor = janitor(&dir);
         let mut command: Command = as_user(&program);
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().expect("pgbouncer starts");
+        let pid = command.spawn().expect("pgbouncer starts").id();
         let started = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
             assert!(started.elapsed() < Duration::from_secs(60), "{log}");
             std::thread::sleep(Duration::from_millis(20));
         }
-        Self { port, _janitor: janitor }
+        Self { port, pid, _janitor: janitor }
     }
 }

@@ -112,6 +112,19 @@ impl Record {
         }
         Ok(record)
     }
+
+    /// Whose key a damaged record of this name is, and what its request meant, as far as that can
+    /// still be read. Scope and key are proved by the name, which is their digest; the fingerprint
+    /// is as it stands there.
+    pub fn decode_name(
+        bytes: impl Into<Bytes>,
+        id: &Id,
+    ) -> Option<(Scope, KeyDigest, Fingerprint)> {
+        let mut from = Reader { bytes: bytes.into(), at: 1 };
+        let (_, scope, key) = from.name()?;
+        let is_proved = Id::of(&scope, &key) == *id;
+        is_proved.then_some((scope, key, from.fingerprint()?))
+    }
 }
 
 impl Answer {
@@ -336,16 +349,25 @@ struct Reader {
 }
 
 impl Reader {
+    fn name(&mut self) -> Option<(Id, Scope, KeyDigest)> {
+        let id = Id::from_bytes(self.array()?);
+        let scope = Scope::from_bytes(&self.byte_string()?);
+        Some((id, scope, KeyDigest::from_bytes(self.array()?)))
+    }
+
+    fn fingerprint(&mut self) -> Option<Fingerprint> {
+        let scheme = self.byte()?;
+        let rules = RulesId::from_bytes(self.array()?);
+        Some(Fingerprint::from_parts(scheme, rules, self.array()?))
+    }
+
     fn record(&mut self, version: u8) -> Option<Record> {
+        let (id, scope, key) = self.name()?;
         Some(Record {
-            id: Id::from_bytes(self.array()?),
-            scope: Scope::from_bytes(&self.byte_string()?),
-            key: KeyDigest::from_bytes(self.array()?),
-            fingerprint: {
-                let scheme = self.byte()?;
-                let rules = RulesId::from_bytes(self.array()?);
-                Fingerprint::from_parts(scheme, rules, self.array()?)
-            },
+            id,
+            scope,
+            key,
+            fingerprint: self.fingerprint()?,
             mark: if version == 1 { None } else { self.mark()? },
             about: About { method: self.text()?, route: self.text()?, path: self.text()? },
             created_at: self.time()?,

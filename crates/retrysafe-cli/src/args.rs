@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use retrysafe::stores::any::WallClock;
 
 use crate::call::Call;
 use crate::check::Check;
@@ -20,7 +21,12 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the gateway in front of an API.
-    Serve(Configured),
+    Serve {
+        #[command(flatten)]
+        configured: Configured,
+        #[command(flatten)]
+        clock: ClockArgs,
+    },
     /// Look at the configuration.
     Config {
         #[command(subcommand)]
@@ -128,6 +134,20 @@ pub(crate) enum ConfigCommand {
     Print(Configured),
     /// Write the JSON schema of the file.
     Schema,
+}
+
+/// What every command takes that opens a store.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ClockArgs {
+    /// Open a disk store though the clock is more than 30 days ahead of the last time that it has seen.
+    #[arg(long)]
+    accept_clock: bool,
+}
+
+impl ClockArgs {
+    pub(crate) fn wall_clock(&self) -> WallClock {
+        if self.accept_clock { WallClock::Accepted } else { WallClock::Checked }
+    }
 }
 
 /// How to reach the admin listener.
@@ -315,12 +335,27 @@ pub(crate) enum StoreCommand {
     Doctor(StoreArgs),
     /// Delete expired records now.
     Reap(StoreArgs),
+    /// Save what is intact in a damaged disk store to a new one. A key whose record is damaged is
+    /// unknown there; the exit code is 1 if there are keys that cannot even be named.
+    Salvage {
+        /// The folder of the damaged store. It is not changed.
+        from: PathBuf,
+        /// The folder of the new one: empty, or not there yet.
+        to: PathBuf,
+        #[command(flatten)]
+        clock: ClockArgs,
+        /// Answer with JSON, for scripts.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
     #[command(flatten)]
     pub configured: Configured,
+    #[command(flatten)]
+    pub clock: ClockArgs,
     /// Answer with JSON, for scripts.
     #[arg(long)]
     pub json: bool,

@@ -55,7 +55,9 @@ fn main() -> ExitCode {
 
 fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCode, Failure> {
     match command {
-        Command::Serve(configured) => gateway::serve::serve(&configured.flags(), variables)?,
+        Command::Serve { configured, clock } => {
+            gateway::serve::serve(&configured.flags(), clock.wall_clock(), variables)?;
+        }
         Command::Keys { command } => wait(commands::keys::run(command, variables))??,
         Command::Store { command } => wait(commands::store::run(command, variables))??,
         Command::Stats { admin, top } => wait(commands::stats::run(&admin, top, variables))??,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retrysafe::stores::clock::{Clock, Hand};
-use retrysafe::stores::disk::{DiskOptions, DiskStore, OpenError, doctor, export};
+use retrysafe::stores::disk::{DiskOptions, DiskStore, OpenError, doctor, salvage};
 use retrysafe_core::Store as _;
 use retrysafe_core::conformance::{Bench, Damage, Owners, Reopen, Still};
 use retrysafe_core::scope::Id;
@@ -130,12 +130,10 @@ fn a_second_owner_is_refused_and_told_who_the_first_is() {
     open(folder.path(), &clock).unwrap();
 }
 
-#[test]
-fn the_doctor_names_what_is_damaged_and_exports_what_is_intact() {
+/// A closed store with ten begun records, and the last byte of the fifth's record in its segment.
+fn with_ten(folder: &Path, clock: &Clock) -> (Vec<retrysafe_core::record::Record>, u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let (clock, _) = Clock::manual(Time::from_ms(1));
-    let store = open(folder.path(), &clock).unwrap();
+    let store = open(folder, clock).unwrap();
     let scope = retrysafe_core::Scope::anonymous();
     let mut records = Vec::new();
     for number in 0..10 {
@@ -145,38 +143,68 @@ fn the_doctor_names_what_is_damaged_and_exports_what_is_intact() {
         records.push(runtime.block_on(store.load(id)).unwrap().value.unwrap());
     }
     store.close();
+    let bytes = fs::read(folder.join("segment-00000")).unwrap();
+    let victim = records[4].encode();
+    let at = bytes.windows(victim.len()).position(|part| part == victim).unwrap();
+    (records, (at + victim.len() - 1) as u64)
+}
+
+fn damage(folder: &Path, at: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(folder.join("segment-00000"));
+    let (file, mut byte) = (file.unwrap(), [0]);
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+#[test]
+fn the_doctor_names_what_is_damaged_and_repeats_what_opening_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (clock, _) = Clock::manual(Time::from_ms(1));
+    let (records, at) = with_ten(folder.path(), &clock);
     let report = doctor(folder.path()).unwrap();
     assert!(report.is_sound(), "{report}");
-    assert_eq!(report.records, 10);
+    assert_eq!(report.versions(), 10);
 
-    let victim = records[4].encode();
-    let path = folder.path().join("segment-00000");
-    let mut bytes = fs::read(&path).unwrap();
-    let at = bytes.windows(victim.len()).position(|part| part == victim).unwrap();
-    bytes[at + 40] ^= 1;
-    fs::write(&path, bytes).unwrap();
+    damage(folder.path(), at);
     fs::remove_file(folder.path().join("snapshot")).unwrap();
-
     let error = open(folder.path(), &clock).unwrap_err();
     let OpenError::Damaged { file, offset, .. } = &error else { panic!("{error}") };
     assert_eq!(file, "segment-00000");
-    assert!((at as u64) > *offset && (at as u64) - offset < 512, "{error}");
+    assert!(at > *offset && at - offset < 4_096, "{error}");
+    assert!(error.to_string().contains("retrysafe store salvage"), "{error}");
 
     let report = doctor(folder.path()).unwrap();
-    assert!(!report.is_sound());
-    assert!(report.to_string().contains("damaged: segment-00000, byte"), "{report}");
-    assert_eq!(report.records, 9);
-    let mut lines = Vec::new();
-    assert_eq!(export(folder.path(), &mut lines).unwrap(), 9);
-    let text = String::from_utf8(lines).unwrap();
-    for (number, record) in records.iter().enumerate() {
-        let line = text.lines().find(|line| line.contains(&record.id.to_string()));
-        assert_eq!(line.is_some(), number != 4);
-        if let Some(line) = line {
-            let value: serde_json::Value = serde_json::from_str(line).unwrap();
-            assert_eq!(value["state"], "in_progress");
-            assert_eq!(value["version"], record.version);
-        }
+    assert_eq!(report.refusal, Some(error.to_string()));
+    let text = report.to_string();
+    assert!(text.contains("damaged: segment-00000, byte"), "{text}");
+    assert!(text.contains(&records[4].id.to_string()), "{text}");
+    assert_eq!(report.versions(), 9);
+}
+
+#[test]
+fn a_damaged_store_is_saved_to_a_new_one_and_the_damaged_key_is_unknown_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (clock, _) = Clock::manual(Time::from_ms(1));
+    let (records, at) = with_ten(folder.path(), &clock);
+    damage(folder.path(), at);
+    let (from, to) = (folder.path(), tempfile::tempdir().unwrap());
+    let options = || DiskOptions::new().clock(clock.clone());
+    let saved = salvage(from, to.path(), options()).unwrap();
+    assert!(saved.is_complete(), "{saved:?}");
+    assert_eq!(saved.copied, 9);
+    assert_eq!(saved.held.iter().map(|held| held.id).collect::<Vec<_>>(), [records[4].id]);
+    let error = salvage(from, to.path(), options()).unwrap_err().to_string();
+    assert!(error.contains("holds a store already"), "{error}");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let store = open(to.path(), &clock).unwrap();
+    for record in &records {
+        let found = runtime.block_on(store.load(record.id)).unwrap().value.unwrap();
+        // Those that were in progress have lost their owner.
+        assert_eq!(found.standing(), retrysafe_core::record::Standing::Unknown);
+        assert_eq!((&found.scope, found.key), (&record.scope, record.key));
+        assert_eq!(found.fingerprint, record.fingerprint);
+        assert!(found.version > record.version);
     }
 }
 

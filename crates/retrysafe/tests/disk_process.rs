@@ -367,13 +367,13 @@ fn fill_to_the_last_byte(path: &Path) {
 
 #[test]
 fn a_folder_that_cannot_be_written_or_is_no_folder_is_a_clear_error() {
-    let disk = Mounted::new("size=4m,ro");
+    let disk = Mounted::new("size=4m,mode=755,ro");
     let error = DiskStore::open(disk.0.path()).unwrap_err().to_string();
-    assert!(error.starts_with("cannot open ") && error.contains("ead-only"), "{error}");
+    assert!(error.starts_with("cannot fill ") && error.contains("ead-only"), "{error}");
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = DiskStore::open(file.path()).unwrap_err().to_string();
     assert!(error.starts_with("cannot create "), "{error}");
-    let small = Mounted::new("size=1m");
+    let small = Mounted::new("size=1m,mode=755");
     let error = DiskStore::open(small.0.path()).unwrap_err().to_string();
     assert!(error.contains("segment-00000"), "{error}");
 }

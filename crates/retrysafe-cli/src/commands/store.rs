@@ -1,4 +1,4 @@
-//! What do `store migrate`, `doctor` and `reap` do?
+//! What do `store migrate`, `doctor`, `reap` and `salvage` do?
 //!
 //! They open the store themselves. The disk store has one owner at a time: stop the gateway first.
 //! PostgreSQL is shared, and they may run beside it.
@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use indicatif::ProgressBar;
-use retrysafe::stores::any::{AnyStore, StoreUrl};
+use retrysafe::stores::any::{AnyStore, StoreUrl, WallClock};
+use retrysafe::stores::disk::{DiskOptions, salvage};
 use retrysafe::stores::postgres::{self, PostgresStore, PostgresUrl};
 use retrysafe_core::Engine;
 use retrysafe_core::store::{PAGE_MAX, Query, Store};
@@ -31,19 +32,24 @@ pub(crate) async fn run(
     variables: &BTreeMap<String, String>,
 ) -> Result<(), Failure> {
     match command {
-        StoreCommand::Migrate { store: StoreArgs { configured, json }, print } => {
-            migrate(&url(configured.flags(), variables)?, print, json).await
+        StoreCommand::Migrate { store: StoreArgs { configured, clock, json }, print } => {
+            let url = url(configured.flags(), variables)?;
+            migrate(&url, clock.wall_clock(), print, json).await
         }
-        StoreCommand::Doctor(StoreArgs { configured, json }) => {
+        StoreCommand::Doctor(StoreArgs { configured, json, .. }) => {
             match url(configured.flags(), variables)? {
                 StoreUrl::Memory => Err("a memory store has nothing to look at".into()),
                 StoreUrl::Disk { folder, .. } => examine_disk(&folder, json),
                 StoreUrl::Postgres(url) => examine_postgres(url, json).await,
             }
         }
-        StoreCommand::Reap(StoreArgs { configured, json }) => {
+        StoreCommand::Salvage { from, to, clock, json } => {
+            salvage_disk(&from, &to, clock.wall_clock(), json)
+        }
+        StoreCommand::Reap(StoreArgs { configured, clock, json }) => {
             let url = url(configured.flags(), variables)?;
-            let reaped = reap(AnyStore::open(&url).await?).await?;
+            let store = AnyStore::open_by_clock(&url, clock.wall_clock()).await?;
+            let reaped = reap(store).await?;
             say(json, &format!("reaped {reaped} records"), &json!({"reaped": reaped}));
             Ok(())
         }
@@ -54,7 +60,12 @@ fn url(flags: Flags, variables: &BTreeMap<String, String>) -> Result<StoreUrl, F
     Ok(config::store_url(&flags, variables)?)
 }
 
-async fn migrate(url: &StoreUrl, print: bool, as_json: bool) -> Result<(), Failure> {
+async fn migrate(
+    url: &StoreUrl,
+    clock: WallClock,
+    print: bool,
+    as_json: bool,
+) -> Result<(), Failure> {
     match (url, print) {
         (StoreUrl::Postgres(_), true) => {
             output::say(&postgres::script());
@@ -67,7 +78,9 @@ async fn migrate(url: &StoreUrl, print: bool, as_json: bool) -> Result<(), Failu
             postgres::migrate(url).await?;
         }
         // Opening a store makes it if it is not there, and refuses one of another version.
-        (StoreUrl::Memory | StoreUrl::Disk { .. }, false) => drop(AnyStore::open(url).await?),
+        (StoreUrl::Memory | StoreUrl::Disk { .. }, false) => {
+            drop(AnyStore::open_by_clock(url, clock).await?);
+        }
     }
     say(as_json, "migrated", &json!({"store": url.to_string()}));
     Ok(())
@@ -90,23 +103,57 @@ async fn reap(store: impl Store) -> Result<usize, Failure> {
 
 fn examine_disk(folder: &Path, as_json: bool) -> Result<(), Failure> {
     let report = retrysafe::stores::disk::doctor(folder)?;
-    let faults: Vec<_> = report.faults().collect();
     if as_json {
         output::json(&json!({
             "sound": report.is_sound(),
-            "records": report.records,
+            "refusal": report.refusal,
+            "versions": report.versions(),
             "segments": report.segments.len(),
-            "faults": faults.iter()
+            "faults": report.faults.iter()
                 .map(|fault| json!({"file": fault.file, "offset": fault.offset, "what": fault.what}))
+                .collect::<Vec<_>>(),
+            "more_faults": report.more_faults,
+        }));
+    } else {
+        output::say(&report.to_string());
+    }
+    verdict(report.is_sound())
+}
+
+/// Saves a damaged store to a new one, and names every key that is not what it was.
+fn salvage_disk(from: &Path, to: &Path, clock: WallClock, as_json: bool) -> Result<(), Failure> {
+    let options = match clock {
+        WallClock::Checked => DiskOptions::new(),
+        WallClock::Accepted => DiskOptions::new().accept_clock(),
+    };
+    let saved = salvage(from, to, options)?;
+    if as_json {
+        output::json(&json!({
+            "complete": saved.is_complete(),
+            "copied": saved.copied,
+            "held": saved.held.iter()
+                .map(|held| json!({"id": held.id.to_string(), "why": held.why}))
+                .collect::<Vec<_>>(),
+            "unreadable": saved.unreadable.iter()
+                .map(|part| json!({"file": part.file, "offset": part.offset, "bytes": part.bytes}))
                 .collect::<Vec<_>>(),
         }));
     } else {
-        output::say(&format!("{} records in {} segments", report.records, report.segments.len()));
-        for fault in &faults {
-            output::say(&format!("{} at {}: {}", fault.file, fault.offset, fault.what));
+        let (copied, held) = (saved.copied, saved.held.len());
+        output::say(&format!("{copied} records were copied, {held} keys are held as unknown"));
+        for held in &saved.held {
+            output::say(&format!("unknown: {} ({})", held.id, held.why));
+        }
+        for part in &saved.unreadable {
+            output::say(&format!("unreadable: {part}"));
         }
     }
-    verdict(report.is_sound())
+    if saved.is_complete() {
+        return Ok(());
+    }
+    Err("the new store is not complete: there were records of which not even the names can be read. \
+         A retry of such a key runs again; see docs/operating.md"
+        .into())
 }
 
 /// Reads every record once. The server's own pages are the server's business.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use retrysafe::stores::any::{AnyStore, StoreUrl};
+use retrysafe::stores::any::{AnyStore, StoreUrl, WallClock};
 use retrysafe_core::units::show_duration;
 use tokio::time::Instant;
 
@@ -23,11 +23,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// Why it cannot be opened.
-pub(crate) async fn open(url: StoreUrl, wait_max: Duration) -> Result<AnyStore, Failure> {
+pub(crate) async fn open(
+    url: StoreUrl,
+    clock: WallClock,
+    wait_max: Duration,
+) -> Result<AnyStore, Failure> {
     let deadline = Instant::now() + wait_max;
     let mut pause = PAUSE_MIN;
     loop {
-        let error = match AnyStore::open(&url).await {
+        let error = match AnyStore::open_by_clock(&url, clock).await {
             Ok(store) => return Ok(store),
             Err(error) => error,
         };

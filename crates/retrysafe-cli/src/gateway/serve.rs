@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use retrysafe::stores::any::AnyStore;
+use retrysafe::stores::any::{AnyStore, WallClock};
 use retrysafe::upkeep::Tending;
 use retrysafe_core::event;
 use retrysafe_core::store::Store;
@@ -42,7 +42,11 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// # Errors
 ///
 /// Whatever kept it from starting; or that requests were still running when patience ended.
-pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(crate) fn serve(
+    flags: &Flags,
+    clock: WallClock,
+    variables: &BTreeMap<String, String>,
+) -> Result<(), Failure> {
     let Loaded { config, warnings, .. } = config::load(flags, variables)?;
     let logging = telemetry::start(&config.log)?;
     warn(&warnings);
@@ -50,7 +54,7 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // Nobody is served before the store is read and verified.
-    let Some((store, signals)) = runtime.block_on(open_unless_stopped(&config))? else {
+    let Some((store, signals)) = runtime.block_on(open_unless_stopped(&config, clock))? else {
         tracing::info!("stopped before the store was open");
         // Whatever still reads the store ends with the process, as in a crash.
         runtime.shutdown_background();
@@ -74,11 +78,14 @@ pub(crate) fn serve(flags: &Flags, variables: &BTreeMap<String, String>) -> Resu
 }
 
 /// Opens the store, unless somebody says stop before it is open.
-async fn open_unless_stopped(config: &Config) -> Result<Option<(AnyStore, Signals)>, Failure> {
+async fn open_unless_stopped(
+    config: &Config,
+    clock: WallClock,
+) -> Result<Option<(AnyStore, Signals)>, Failure> {
     let mut signals = Signals::new()?;
     survive_file_size_limit()?;
     // In a task of its own: to read a large disk store blocks a thread, and a stop must be heard.
-    let opening = tokio::spawn(open::open(config.store.clone(), config.store_wait_max));
+    let opening = tokio::spawn(open::open(config.store.clone(), clock, config.store_wait_max));
     tokio::select! {
         opened = opening => Ok(Some((opened??, signals))),
         () = signals.stop() => Ok(None),

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
+use retrysafe::stores::disk::DiskOptions;
 use serde_json::Value;
 
 use super::kit::{
@@ -150,6 +151,9 @@ impl House {
         let document = "openapi: 3.1.0\npaths:\n  /orders:\n    post: {}\n";
         std::fs::write(gateway.folder.join("api.yaml"), document).unwrap();
         std::fs::write(gateway.folder.join("store-url"), database()).unwrap();
+        // A store that nobody has open, for the commands that look after one.
+        let closed = DiskOptions::new().segment_bytes(1 << 20);
+        closed.open(gateway.folder.join("retrysafe-data")).unwrap().close();
         Self { upstream, gateway, home: tempfile::tempdir().unwrap(), count: 0 }
     }
 

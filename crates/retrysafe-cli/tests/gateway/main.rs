@@ -21,6 +21,7 @@ mod commands;
 mod config;
 mod cors;
 mod deploy;
+mod disk;
 mod docs;
 mod header_names;
 mod http2;

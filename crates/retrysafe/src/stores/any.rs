@@ -5,6 +5,7 @@
 //! | `memory:` | in memory, forgotten with the process |
 //! | `disk:PATH` | in a folder, flushed before it is acknowledged |
 //! | `disk:PATH?durability=process` | the same, surviving a crash of the process only |
+//! | `disk:PATH?create=never` | the same, refusing a folder that holds no store |
 //! | `postgres://USER:PASSWORD@HOST/DATABASE` | in PostgreSQL, shared with others |
 //!
 //! A URL may hold a password. Nothing here shows one: a [`StoreUrl`] is displayed without it, and an
@@ -20,7 +21,7 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Census, Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
 
 #[cfg(feature = "disk")]
-use super::disk::{DiskOptions, DiskStore, Durability, OpenError};
+use super::disk::{Create, DiskOptions, DiskStore, Durability, OpenError};
 use super::memory::MemoryStore;
 #[cfg(feature = "postgres")]
 use super::postgres::{ConnectError, PostgresStore, PostgresUrl};
@@ -37,6 +38,8 @@ pub enum StoreUrl {
         folder: PathBuf,
         /// What its records survive.
         durability: Durability,
+        /// Whether it may be created.
+        create: Create,
     },
     /// See [`postgres`](super::postgres).
     #[cfg(feature = "postgres")]
@@ -54,6 +57,16 @@ pub enum AnyStore {
     /// See [`postgres`](super::postgres).
     #[cfg(feature = "postgres")]
     Postgres(PostgresStore),
+}
+
+/// Whether a wall clock counts that is weeks ahead of the last time that a disk store has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WallClock {
+    /// It does not: the store is not opened, for everything in it would be expired.
+    #[default]
+    Checked,
+    /// An operator has looked at it and says that it is right.
+    Accepted,
 }
 
 /// Why a URL opens no store.
@@ -79,16 +92,20 @@ impl FromStr for StoreUrl {
             #[cfg(feature = "disk")]
             "disk" => {
                 let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-                let durability = match query {
-                    "" | "durability=full" => Durability::Full,
-                    "durability=process" => Durability::Process,
-                    _ => return Err(AnyError::Url),
-                };
+                let (mut durability, mut create) = (Durability::Full, Create::IfAbsent);
+                for option in query.split('&').filter(|option| !option.is_empty()) {
+                    match option {
+                        "durability=full" => durability = Durability::Full,
+                        "durability=process" => durability = Durability::Process,
+                        "create=never" => create = Create::Never,
+                        _ => return Err(AnyError::Url),
+                    }
+                }
                 // `disk:///var/lib/x` is how others write `disk:/var/lib/x`.
                 let path = path.strip_prefix("//").unwrap_or(path);
                 match path.is_empty() {
                     true => Err(AnyError::Url),
-                    false => Ok(Self::Disk { folder: path.into(), durability }),
+                    false => Ok(Self::Disk { folder: path.into(), durability, create }),
                 }
             }
             #[cfg(feature = "postgres")]
@@ -118,12 +135,18 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             #[cfg(feature = "disk")]
-            Self::Disk { folder, durability: Durability::Full } => {
-                write!(f, "disk:{}", folder.display())
-            }
-            #[cfg(feature = "disk")]
-            Self::Disk { folder, durability: Durability::Process } => {
-                write!(f, "disk:{}?durability=process", folder.display())
+            Self::Disk { folder, durability, create } => {
+                let durability = match durability {
+                    Durability::Full => None,
+                    Durability::Process => Some("durability=process"),
+                };
+                let create = match create {
+                    Create::IfAbsent => None,
+                    Create::Never => Some("create=never"),
+                };
+                let options: Vec<&str> = durability.into_iter().chain(create).collect();
+                let mark = if options.is_empty() { "" } else { "?" };
+                write!(f, "disk:{}{mark}{}", folder.display(), options.join("&"))
             }
             #[cfg(feature = "postgres")]
             Self::Postgres(url) => url.fmt(f),
@@ -137,14 +160,28 @@ impl AnyStore {
     /// # Errors
     ///
     /// See [`AnyError`].
-    #[cfg_attr(not(feature = "postgres"), expect(clippy::unused_async, reason = "others wait"))]
     pub async fn open(url: &StoreUrl) -> Result<Self, AnyError> {
+        Self::open_by_clock(url, WallClock::Checked).await
+    }
+
+    /// The same, with a word about the wall clock.
+    ///
+    /// # Errors
+    ///
+    /// See [`AnyError`].
+    #[cfg_attr(not(feature = "postgres"), expect(clippy::unused_async, reason = "others wait"))]
+    #[cfg_attr(not(feature = "disk"), expect(unused_variables, reason = "the disk store's"))]
+    pub async fn open_by_clock(url: &StoreUrl, clock: WallClock) -> Result<Self, AnyError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(MemoryStore::new())),
             #[cfg(feature = "disk")]
-            StoreUrl::Disk { folder, durability } => {
-                let store = DiskOptions::new().durability(*durability).open(folder);
-                store.map(Self::Disk).map_err(AnyError::Disk)
+            StoreUrl::Disk { folder, durability, create } => {
+                let options = DiskOptions::new().durability(*durability).create(*create);
+                let options = match clock {
+                    WallClock::Checked => options,
+                    WallClock::Accepted => options.accept_clock(),
+                };
+                options.open(folder).map(Self::Disk).map_err(AnyError::Disk)
             }
             #[cfg(feature = "postgres")]
             StoreUrl::Postgres(url) => {
@@ -187,7 +224,8 @@ impl fmt::Display for AnyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url => f.write_str(
-                "names no store: use memory:, disk:PATH, disk:PATH?durability=process or \
+                "names no store: use memory:, disk:PATH, disk:PATH?durability=process, \
+                 disk:PATH?create=never or \
                  postgres://USER:PASSWORD@HOST/DATABASE",
             ),
             #[cfg(feature = "disk")]
@@ -299,7 +337,15 @@ mod tests {
     #[test]
     fn a_url_names_its_store() {
         assert_eq!("memory:".parse::<StoreUrl>().unwrap(), StoreUrl::Memory);
-        for url in ["", "memory", "memory:x", "redis://h", "disk:", "disk:/x?durability=none"] {
+        for url in [
+            "",
+            "memory",
+            "memory:x",
+            "redis://h",
+            "disk:",
+            "disk:/x?durability=none",
+            "disk:/x?create=always",
+        ] {
             assert!(matches!(url.parse::<StoreUrl>(), Err(AnyError::Url)), "{url}");
         }
     }
@@ -326,7 +372,12 @@ mod tests {
         let busy = open(&url).await.unwrap_err().to_string();
         assert!(busy.contains("in use by process"), "{busy}");
         drop(first);
-        for shown in ["disk:/x", "disk:/x?durability=process"] {
+        for shown in [
+            "disk:/x",
+            "disk:/x?durability=process",
+            "disk:/x?create=never",
+            "disk:/x?durability=process&create=never",
+        ] {
             assert_eq!(shown.parse::<StoreUrl>().unwrap().to_string(), shown);
         }
     }

@@ -16,7 +16,6 @@ pub(crate) struct Pooler {
 impl Pooler {
     /// A pooler in front of the server on this port, with fewer connections to it than one store
     /// has: every transaction may meet another backend.
-    #[expect(clippy::zombie_processes, reason = "the janitor ends it with the test's process")]
     pub(crate) fn start(server: u16) -> Self {
         let (dir, port) = (folder(), free_port());
         let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(PathBuf::from);

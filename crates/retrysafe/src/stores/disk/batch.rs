@@ -3,7 +3,7 @@
 use std::io;
 
 use super::files::File;
-use super::format::{BATCH_BYTES, BatchHeader, SECTOR, sector_up};
+use super::format::{BATCH_BYTES, BatchHeader, PAGE};
 
 /// How much of a segment is looked through at a time.
 const WINDOW: usize = 1 << 20;
@@ -17,18 +17,53 @@ pub(crate) struct Place<'a> {
     pub(crate) bytes: u32,
 }
 
+/// How a segment goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// With this batch, which verifies.
+    Batch(BatchHeader),
+    /// Not at all: nothing that was flushed follows.
+    End,
+    /// Something that was flushed follows, and what stands here does not verify.
+    Broken,
+}
+
 impl Place<'_> {
+    /// How the segment goes on at an offset, with the entries of the next batch in `body`.
+    ///
+    /// A batch that does not verify is passed over if a later one holds it anew. If a later one was
+    /// begun when this place was durable, what stands here is damaged. The header of that later one
+    /// is proof enough, whatever became of its entries.
+    pub(crate) fn next(&self, at: u32, body: &mut Vec<u8>) -> io::Result<Next> {
+        if let Some(batch) = self.batch(at, body)? {
+            return Ok(Next::Batch(batch));
+        }
+        let mut from = at.saturating_add(PAGE as u32);
+        while let Some(later) = self.next_header(from)? {
+            if later.after > at {
+                return Ok(Next::Broken);
+            }
+            if let Some(batch) = self.batch(later.offset, body)? {
+                return Ok(Next::Batch(batch));
+            }
+            from = later.offset.saturating_add(PAGE as u32);
+        }
+        Ok(Next::End)
+    }
+
     /// Reads the batch at an offset, with its entries into `body`. `None` if there is no intact one.
     pub(crate) fn batch(&self, offset: u32, body: &mut Vec<u8>) -> io::Result<Option<BatchHeader>> {
         let Some(header) = self.header(offset)? else { return Ok(None) };
-        body.resize(header.length as usize, 0);
+        *body = vec![0; header.bytes_on_disk() - BATCH_BYTES];
         self.file.read(body, u64::from(offset) + BATCH_BYTES as u64)?;
-        Ok((crc32c::crc32c(body) == header.checksum).then_some(header))
+        let is_intact = header.verifies(body);
+        body.truncate(header.length as usize);
+        Ok(is_intact.then_some(header))
     }
 
     /// The header of the batch at an offset, if it is intact, whatever its entries are.
     pub(crate) fn header(&self, offset: u32) -> io::Result<Option<BatchHeader>> {
-        if u64::from(offset) + SECTOR as u64 > u64::from(self.bytes) {
+        if u64::from(offset) + PAGE as u64 > u64::from(self.bytes) {
             return Ok(None);
         }
         let mut bytes = [0; BATCH_BYTES];
@@ -36,21 +71,19 @@ impl Place<'_> {
         Ok(BatchHeader::decode(&bytes).filter(|header| self.is_here(header, offset)))
     }
 
-    /// Looks for the header of a batch at or after an offset.
-    ///
-    /// The header alone counts: a batch is written only after everything before it was flushed, so
-    /// where one was begun, nothing before it can be a write that a crash has torn.
-    pub(crate) fn next_header(&self, from: u32) -> io::Result<Option<u32>> {
+    /// Looks for the header of a batch at or after an offset, whatever its entries are.
+    pub(crate) fn next_header(&self, from: u32) -> io::Result<Option<BatchHeader>> {
         let mut window = vec![0; WINDOW.min(self.bytes as usize)];
         let mut start = from;
         while start < self.bytes {
             let length = window.len().min((self.bytes - start) as usize);
             let Some(part) = window.get_mut(..length) else { break };
             self.file.read(part, u64::from(start))?;
-            for (n, sector) in part.chunks(SECTOR).enumerate() {
-                let offset = start + (n * SECTOR) as u32;
-                if BatchHeader::decode(sector).is_some_and(|header| self.is_here(&header, offset)) {
-                    return Ok(Some(offset));
+            for (n, page) in part.chunks(PAGE).enumerate() {
+                let offset = start + (n * PAGE) as u32;
+                let header = BatchHeader::decode(page).filter(|found| self.is_here(found, offset));
+                if header.is_some() {
+                    return Ok(header);
                 }
             }
             start += length as u32;
@@ -59,17 +92,10 @@ impl Place<'_> {
     }
 
     fn is_here(&self, header: &BatchHeader, offset: u32) -> bool {
-        let room = u64::from(self.bytes).saturating_sub(u64::from(offset) + BATCH_BYTES as u64);
         header.store == self.store
             && header.generation == self.generation
             && header.offset == offset
-            && u64::from(header.length) <= room
-    }
-}
-
-impl BatchHeader {
-    /// Where the next batch begins.
-    pub(crate) fn end(&self) -> u32 {
-        sector_up(self.offset as usize + BATCH_BYTES + self.length as usize) as u32
+            && header.after <= offset
+            && u64::from(offset) + header.bytes_on_disk() as u64 <= u64::from(self.bytes)
     }
 }

@@ -5,9 +5,9 @@
 //! log is given up from its old end only, in order: then an older version of a record is always gone
 //! before a newer one, and nothing that was superseded can come back.
 
-use super::batch::Place;
-use super::format::{EntryHeader, SECTOR, entries};
-use super::index::{Entry, prefix_of};
+use super::batch::{Next, Place};
+use super::format::{BATCH_BYTES, BatchHeader, EntryHeader, PAGE};
+use super::index::{SHARDS, prefix_of};
 use super::log::Log;
 
 /// How many bytes of an old segment are read between two batches, at least: well below the cost of
@@ -21,9 +21,10 @@ const USED_MIN: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cleaning {
     generation: u64,
+    /// Up to where its batches were read.
     at: u32,
-    /// Where the segment ends.
-    end: u32,
+    /// Which shard of the index comes next, where its batches cannot be read.
+    shard: usize,
 }
 
 impl Log {
@@ -40,27 +41,30 @@ impl Log {
             return;
         }
         let Some((slot, segment, _)) = self.segments.front() else { return };
+        let (generation, end) = (segment.generation, segment.end);
         let file = std::sync::Arc::clone(&segment.file);
-        let (store, bytes) = (self.store, self.settings.segment_bytes);
-        let place = Place { file: &*file, store, generation: segment.generation, bytes };
-        let start = Cleaning { generation: segment.generation, at: SECTOR as u32, end: bytes };
-        let mut cleaning = self
-            .cleaning
-            .filter(|c| c.generation == start.generation && c.at < c.end)
-            .unwrap_or(start);
+        let bytes = self.settings.segment_bytes;
+        let place = Place { file: &*file, store: self.store, generation, bytes };
+        let start = Cleaning { generation, at: PAGE as u32, shard: 0 };
+        let mut cleaning = self.cleaning.filter(|c| c.generation == generation).unwrap_or(start);
+        if cleaning.at >= end {
+            // Everything readable is copied, and something is left: damage that has come since it
+            // was written. The index knows where it stands.
+            if self.copy_from_shard(slot, cleaning.shard) {
+                cleaning.shard = (cleaning.shard + 1) % SHARDS;
+            }
+            self.cleaning = Some(cleaning);
+            return;
+        }
         let step = STEP_BYTES.max(self.batch.bytes_on_disk().saturating_mul(2));
-        let stop = cleaning.at.saturating_add(step).min(cleaning.end);
+        let stop = cleaning.at.saturating_add(step).min(end);
         let mut body = Vec::new();
         while cleaning.at < stop {
-            let Ok(Some(batch)) = place.batch(cleaning.at, &mut body) else {
-                // The end of the segment's batches, or damage that has come since they were
-                // written. Either way the index knows what is left to be saved.
-                if self.copy_rest(slot) {
-                    cleaning.at = cleaning.end;
-                }
+            let Ok(Next::Batch(batch)) = place.next(cleaning.at, &mut body) else {
+                cleaning.at = end;
                 break;
             };
-            if !self.copy_batch(slot, batch.offset, &body) {
+            if !self.copy_batch(slot, &batch, &body) {
                 break;
             }
             cleaning.at = batch.end();
@@ -80,9 +84,9 @@ impl Log {
     }
 
     /// Copies what is current in a batch. Says whether there was room.
-    fn copy_batch(&mut self, slot: u16, offset: u32, body: &[u8]) -> bool {
-        let start = offset as usize + super::format::BATCH_BYTES;
-        for (header, at) in entries(body).flatten() {
+    fn copy_batch(&mut self, slot: u16, batch: &BatchHeader, body: &[u8]) -> bool {
+        let start = batch.offset as usize + BATCH_BYTES;
+        for (header, at) in batch.entries(body).flatten() {
             let stands = (start + at) as u32;
             let is_current = self
                 .shared
@@ -100,14 +104,13 @@ impl Log {
         true
     }
 
-    /// Copies whatever the index still finds in a segment, damaged or not: damage stays what it is,
-    /// an error for its own key, and the segment need not be kept for it.
+    /// Copies what a shard of the index still finds in a segment, damaged or not: damage stays what
+    /// it is, an error for its own key, and the segment need not be kept for it. One shard at a time,
+    /// because nobody may wait while the whole index is looked through.
     /// Says whether there was room.
-    fn copy_rest(&mut self, slot: u16) -> bool {
-        let rest = (0..super::index::SHARDS)
-            .flat_map(|number| self.shared.index.shard(number))
-            .filter(|entry| entry.slot == slot)
-            .collect::<Vec<Entry>>();
+    fn copy_from_shard(&mut self, slot: u16, shard: usize) -> bool {
+        let mut rest = self.shared.index.shard(shard);
+        rest.retain(|entry| entry.slot == slot);
         for entry in rest {
             let mut record = vec![0; entry.length as usize];
             if self.shared.read_at(slot, u64::from(entry.offset), &mut record).is_err() {

@@ -1,36 +1,39 @@
-//! What is intact in a store that does not open?
+//! What is wrong with a store?
 //!
-//! The doctor reads everything and changes nothing. It goes past damage that opening refuses, and
-//! says for each segment what verifies and what does not.
+//! The doctor reads everything and changes nothing. First it reads as opening does, and repeats what
+//! opening would say. Then it goes past the damage and says for each segment what verifies. It keeps
+//! no record in memory, however many there are.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use retrysafe_core::record::Record;
-use retrysafe_core::scope::Id;
 
-use super::batch::Place;
 use super::error::OpenError;
-use super::files::{File, Folder, RealFolder};
-use super::format::{BATCH_BYTES, BatchHeader, SECTOR, SegmentHeader, entries};
-use super::recover::{STORE, read_store};
+use super::files::Folder;
+use super::folder::RealFolder;
+use super::format::EntryHeader;
+use super::index::{Entry, Mark};
+use super::recover::{Reader, find};
 use super::segments::name_of;
-use super::{lock, snapshot};
+use super::snapshot;
+use super::survey::{Part, Survey, SurveyedSegment};
+
+/// How many faults are listed. A store with more is broken through and through.
+const FAULTS_MAX: usize = 1_000;
 
 /// What the doctor has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
+    /// Why the store does not open, in the words of the opening.
+    pub refusal: Option<String>,
     /// Every segment, in the order of their names.
     pub segments: Vec<SegmentReport>,
-    /// How many records are intact and current, expired ones among them.
-    pub records: usize,
-    /// Faults outside the segments.
+    /// The first thousand faults.
     pub faults: Vec<Fault>,
+    /// How many more there are.
+    pub more_faults: usize,
 }
 
 /// What the doctor has found in a segment.
@@ -38,16 +41,14 @@ pub struct Report {
 pub struct SegmentReport {
     /// The segment's file.
     pub file: String,
-    /// Its place in the log; `None` if it was never in use or its header is damaged.
+    /// Its place in the log; `None` if it was never in use or nothing of it can be read.
     pub generation: Option<u64>,
     /// Whether the log still needs it.
     pub is_in_use: bool,
     /// How many batches verify.
-    pub batches: usize,
-    /// How many records stand in it, current or not.
-    pub records: usize,
-    /// What does not verify.
-    pub faults: Vec<Fault>,
+    pub batches: u64,
+    /// How many versions of records verify, current or not.
+    pub versions: u64,
 }
 
 /// Something that does not verify.
@@ -58,253 +59,125 @@ pub struct Fault {
     /// From which byte on.
     pub offset: u64,
     /// What is wrong.
-    pub what: &'static str,
-}
-
-/// A record that was found intact.
-struct Salvaged {
-    generation: u64,
-    segment: String,
-    offset: u64,
-    bytes: Bytes,
-    record: Record,
+    pub what: String,
 }
 
 /// Reads a whole store without changing it.
 ///
 /// # Errors
 ///
-/// If another process has the store open, or the folder is not a store. Damage is no error here: it
-/// is in the report.
+/// If another process has the store open, or the folder is not a store of this format. Damage is no
+/// error here: it is in the report.
 pub fn doctor(path: impl AsRef<Path>) -> Result<Report, OpenError> {
-    examine(path.as_ref()).map(|(report, _)| report)
+    let folder = RealFolder::look_at(path.as_ref())?;
+    examine(&folder)
 }
 
-/// Writes every intact, current record of a store as a line of JSON: its id, state, version, times,
-/// place, and its bytes in hexadecimal. Says how many.
-///
-/// # Errors
-///
-/// As [`doctor`], or if `out` cannot be written.
-pub fn export(path: impl AsRef<Path>, out: &mut dyn Write) -> Result<usize, OpenError> {
-    let (_, mut salvaged) = examine(path.as_ref())?;
-    salvaged.sort_by_key(|found| found.record.version);
-    for found in &salvaged {
-        write_line(out, found).map_err(OpenError::io("write", "the export"))?;
+pub(crate) fn examine(folder: &dyn Folder) -> Result<Report, OpenError> {
+    let survey = Survey::of(folder)?;
+    let refusal = read_as_opening(folder).err().map(|error| error.to_string());
+    let mut report = Report { refusal, segments: Vec::new(), faults: Vec::new(), more_faults: 0 };
+    if survey.is_store_file_broken {
+        report.fault(super::create::STORE, 0, "the file is missing or damaged");
     }
-    Ok(salvaged.len())
+    for segment in &survey.segments {
+        report.segment(&survey, segment);
+    }
+    for (generation, segment) in survey.log() {
+        if segment.is_none() {
+            report.fault(
+                "the log",
+                0,
+                format!("the segment of generation {generation} is missing"),
+            );
+        }
+    }
+    for name in (survey.segments.len()..survey.state.slots as usize).map(name_of) {
+        report.fault(&name, 0, "a segment is missing");
+    }
+    if let Ok(file) = folder.open(snapshot::NAME)
+        && !matches!(snapshot::read(&*file, survey.store.store, |_| None, drop), Ok(Some(_)))
+    {
+        report.fault(snapshot::NAME, 0, "the snapshot is damaged; opening does without it");
+    }
+    Ok(report)
 }
 
-fn write_line(out: &mut dyn Write, found: &Salvaged) -> io::Result<()> {
-    // Names and numbers only, so nothing needs escaping.
-    let Salvaged { record, segment, offset, bytes, .. } = found;
-    let number = |time: Option<retrysafe_core::time::Time>| {
-        time.map_or_else(|| "null".to_owned(), |time| time.as_ms().to_string())
-    };
-    write!(
-        out,
-        "{{\"id\":\"{}\",\"state\":\"{}\",\"version\":{},\"fence\":{},\"created_at\":{},\
-         \"lease_until\":{},\"expires_at\":{},\"segment\":\"{segment}\",\"offset\":{offset},\
-         \"record\":\"",
-        record.id,
-        record.standing().name(),
-        record.version,
-        record.fence.0,
-        record.created_at.as_ms(),
-        number(record.lease_until()),
-        number(record.expires_at()),
-    )?;
-    bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))?;
-    out.write_all(b"\"}\n")
+/// Does what opening does before it changes anything.
+fn read_as_opening(folder: &dyn Folder) -> Result<(), OpenError> {
+    let found = find(folder)?;
+    let end = found.end()?;
+    found.read_log(folder, &end, &mut Unremembered)?;
+    Ok(())
 }
 
-fn examine(path: &Path) -> Result<(Report, Vec<Salvaged>), OpenError> {
-    // Only a store that exists is locked: the doctor makes no files.
-    let _lock = match fs::exists(path.join(lock::NAME)) {
-        Ok(true) => Some(lock::look(path)?),
-        Ok(false) | Err(_) => None,
-    };
-    let folder = RealFolder::at(path);
-    let mut names = folder.names().map_err(OpenError::io("list", path))?;
-    if !names.iter().any(|name| name == STORE || name.starts_with("segment-")) {
-        let found = names.into_iter().next().unwrap_or_default();
-        return Err(OpenError::NotAStore { found });
-    }
-    names.sort();
-    let mut faults = Vec::new();
-    let store = match read_store(&folder) {
-        Ok(store) => Some(store.store),
-        Err(OpenError::Format { found }) => return Err(OpenError::Format { found }),
-        Err(_) => {
-            let what = "the file is missing or damaged";
-            faults.push(Fault { file: STORE.into(), offset: 0, what });
-            None
-        }
-    };
-    let mut examiner =
-        Examiner { store, segments: Vec::new(), latest: HashMap::new(), state: None };
-    for name in names.iter().filter(|n| n.starts_with("segment-") && !n.ends_with(".new")) {
-        examiner.segment(&folder, name)?;
-    }
-    examiner.find_missing(&mut faults);
-    if names.iter().any(|name| name == snapshot::NAME) && !examiner.is_snapshot_intact(&folder) {
-        let what = "the snapshot is damaged; opening does without it";
-        faults.push(Fault { file: snapshot::NAME.into(), offset: 0, what });
-    }
-    let Examiner { segments, latest, .. } = examiner;
-    let salvaged: Vec<Salvaged> = latest.into_values().collect();
-    Ok((Report { segments, records: salvaged.len(), faults }, salvaged))
+/// Is shown everything and keeps nothing.
+struct Unremembered;
+
+impl Reader for Unremembered {
+    fn snapshot_entry(&mut self, _entry: Entry) {}
+    fn forget_snapshot(&mut self) {}
+    fn reaped(&mut self, _mark: Mark) {}
+    fn entry(&mut self, _header: &EntryHeader, _slot: u16, _at: u32, _record: &[u8]) {}
 }
 
-struct Examiner {
-    store: Option<u64>,
-    segments: Vec<SegmentReport>,
-    latest: HashMap<Id, Salvaged>,
-    /// The latest header of a batch: generation and offset, oldest generation, number of segments.
-    state: Option<(u64, u32, u64, u32)>,
-}
-
-impl Examiner {
-    fn segment(&mut self, folder: &dyn Folder, name: &str) -> Result<(), OpenError> {
-        let file = folder.open(name).map_err(OpenError::io("open", name))?;
-        let bytes = file.bytes().map_err(OpenError::io("read", name))?;
-        let mut sector = vec![0; SECTOR.min(bytes as usize)];
-        file.read(&mut sector, 0).map_err(OpenError::io("read", name))?;
-        let mut report = SegmentReport {
-            file: name.to_owned(),
-            generation: None,
-            is_in_use: false,
-            batches: 0,
-            records: 0,
-            faults: Vec::new(),
-        };
-        match SegmentHeader::decode(&sector) {
-            Some(header) if self.store.is_none_or(|store| store == header.store) => {
-                report.generation = Some(header.generation);
-                let place = Place {
-                    file: &*file,
-                    store: header.store,
-                    generation: header.generation,
-                    bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
-                };
-                self.see(header.generation, 0, header.state.oldest, header.state.slots);
-                self.batches(&place, &mut report).map_err(OpenError::io("read", name))?;
-            }
-            None if sector.iter().all(|byte| *byte == 0) => {}
-            Some(_) | None => {
-                let what = "the segment's header does not verify";
-                report.faults.push(Fault { file: name.into(), offset: 0, what });
-            }
-        }
-        self.segments.push(report);
-        Ok(())
-    }
-
-    /// Reads the batches of a segment, past those that do not verify.
-    fn batches(&mut self, place: &Place<'_>, report: &mut SegmentReport) -> io::Result<()> {
-        let mut at = SECTOR as u32;
-        let mut body = Vec::new();
-        while at < place.bytes {
-            let (batch, offset) = match place.batch(at, &mut body)? {
-                Some(batch) => (batch, at),
-                None => {
-                    let torn = place.header(at)?;
-                    let Some(next) = place.next_header(at.saturating_add(SECTOR as u32))? else {
-                        // Nothing follows: the end of the log, or a write that a crash has torn.
-                        break;
-                    };
-                    let what = "a batch that was flushed does not verify";
-                    let file = report.file.clone();
-                    report.faults.push(Fault { file, offset: u64::from(at), what });
-                    if let Some(header) = torn {
-                        body.resize(header.length as usize, 0);
-                        place.file.read(&mut body, u64::from(at) + BATCH_BYTES as u64)?;
-                        self.entries(place, &header, &body, report);
-                    }
-                    at = next;
-                    continue;
-                }
-            };
-            report.batches += 1;
-            let BatchHeader { generation, state, .. } = batch;
-            self.see(generation, offset, state.oldest, state.slots);
-            self.entries(place, &batch, &body, report);
-            at = batch.end();
-        }
-        Ok(())
-    }
-
-    fn entries(
-        &mut self,
-        place: &Place<'_>,
-        batch: &BatchHeader,
-        body: &[u8],
-        report: &mut SegmentReport,
-    ) {
-        for (header, at) in entries(body).flatten() {
-            let offset = u64::from(batch.offset) + (BATCH_BYTES + at) as u64;
-            let bytes = body.get(at..at + header.length as usize).unwrap_or_default();
-            let bytes = Bytes::copy_from_slice(bytes);
-            let Ok(record) = Record::decode(bytes.clone()) else {
-                let what = "a record does not verify";
-                report.faults.push(Fault { file: report.file.clone(), offset, what });
-                continue;
-            };
-            report.records += 1;
-            let (generation, segment) = (place.generation, report.file.clone());
-            let is_newer = self
-                .latest
-                .get(&record.id)
-                .is_none_or(|known| known.record.version <= record.version);
-            if is_newer {
-                self.latest
-                    .insert(record.id, Salvaged { generation, segment, offset, bytes, record });
-            }
-        }
-    }
-
-    fn see(&mut self, generation: u64, offset: u32, oldest: u64, slots: u32) {
-        let is_later = self.state.is_none_or(|(g, o, ..)| (generation, offset) >= (g, o));
-        if is_later {
-            self.state = Some((generation, offset, oldest, slots));
-        }
-    }
-
-    /// Notes which segments are in use and which are missing, and forgets what stands in segments
-    /// that were given up.
-    fn find_missing(&mut self, faults: &mut Vec<Fault>) {
-        let Some((newest, _, oldest, slots)) = self.state else { return };
-        let is_in_use = |generation: u64| (oldest..=newest).contains(&generation);
-        for segment in &mut self.segments {
-            segment.is_in_use = segment.generation.is_some_and(is_in_use);
-            if !segment.is_in_use {
-                // Batches of a former life are no longer anybody's.
-                segment.faults.retain(|fault| fault.offset == 0);
-            }
-        }
-        self.latest.retain(|_, found| is_in_use(found.generation));
-        let here: Vec<&str> = self.segments.iter().map(|segment| &*segment.file).collect();
-        for name in (0..slots as usize).map(name_of).filter(|name| !here.contains(&&**name)) {
-            faults.push(Fault { file: name, offset: 0, what: "the segment is missing" });
-        }
-    }
-
-    fn is_snapshot_intact(&self, folder: &dyn Folder) -> bool {
-        let load = |file: Arc<dyn File>| snapshot::load(&*file, self.store?, |_| None).ok()?;
-        folder.open(snapshot::NAME).ok().and_then(load).is_some()
-    }
+/// Whether an entry's record is the one that the entry speaks of.
+pub(crate) fn is_intact(header: &EntryHeader, record: &[u8]) -> bool {
+    Record::decode(Bytes::copy_from_slice(record))
+        .is_ok_and(|record| record.id == header.id && record.version == header.version)
 }
 
 impl Report {
+    fn segment(&mut self, survey: &Survey, segment: &SurveyedSegment) {
+        let is_in_use = survey.is_in_use(segment.generation);
+        let (mut batches, mut versions) = (0, 0);
+        if segment.cut > 0 {
+            self.fault(&segment.name, 0, "the segment is not of its full length");
+        }
+        if is_in_use {
+            if segment.is_header_broken {
+                self.fault(&segment.name, 0, "the segment's header does not verify");
+            }
+            survey.walk(segment, |part| match part {
+                Part::Batch(_) => batches += 1,
+                Part::BrokenBatch(range) => {
+                    let what = "a batch that was flushed does not verify";
+                    self.fault(&segment.name, u64::from(range.start), what);
+                }
+                Part::TornEntry(..) => {}
+                Part::Entry(header, record, _) if is_intact(header, record) => versions += 1,
+                Part::Entry(header, _, at) => {
+                    let what = format!("the record of {} does not verify", header.id);
+                    self.fault(&segment.name, u64::from(at), what);
+                }
+                Part::Unreadable(range) => {
+                    let length = range.end - range.start;
+                    let what = format!("{length} bytes of records cannot be read at all");
+                    self.fault(&segment.name, u64::from(range.start), what);
+                }
+            });
+        }
+        let (file, generation) = (segment.name.clone(), segment.generation);
+        self.segments.push(SegmentReport { file, generation, is_in_use, batches, versions });
+    }
+
+    fn fault(&mut self, file: &str, offset: u64, what: impl Into<String>) {
+        if self.faults.len() >= FAULTS_MAX {
+            self.more_faults += 1;
+            return;
+        }
+        self.faults.push(Fault { file: file.to_owned(), offset, what: what.into() });
+    }
+
     /// Whether nothing is wrong. A last batch that does not verify is not wrong: a crash may have
     /// torn it, and nobody was told of it.
     pub fn is_sound(&self) -> bool {
-        self.faults().next().is_none()
+        self.refusal.is_none() && self.faults.is_empty()
     }
 
-    /// All faults.
-    pub fn faults(&self) -> impl Iterator<Item = &Fault> {
-        self.faults.iter().chain(self.segments.iter().flat_map(|segment| &segment.faults))
+    /// How many versions of records verify, current or not.
+    pub fn versions(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.versions).sum()
     }
 }
 
@@ -317,19 +190,26 @@ impl fmt::Display for Fault {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
-            let SegmentReport { file, batches, records, .. } = segment;
+            let SegmentReport { file, batches, versions, .. } = segment;
             match segment.generation {
                 Some(generation) if segment.is_in_use => writeln!(
                     f,
-                    "{file}: generation {generation}, {batches} batches, {records} records"
+                    "{file}: generation {generation}, {batches} batches, {versions} versions of \
+                     records"
                 )?,
                 Some(_) | None => writeln!(f, "{file}: free")?,
             }
         }
-        for fault in self.faults() {
+        for fault in &self.faults {
             writeln!(f, "damaged: {fault}")?;
         }
-        let verdict = if self.is_sound() { "sound" } else { "damaged" };
-        write!(f, "{verdict}; {} records are intact", self.records)
+        if self.more_faults > 0 {
+            writeln!(f, "and {} more faults", self.more_faults)?;
+        }
+        match &self.refusal {
+            Some(refusal) => write!(f, "it does not open: {refusal}"),
+            None if self.faults.is_empty() => f.write_str("sound"),
+            None => f.write_str("it opens; what is damaged fails for its own key"),
+        }
     }
 }

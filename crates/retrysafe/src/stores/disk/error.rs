@@ -4,6 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use retrysafe_core::time::Time;
+
+use super::format::VERSION;
+use super::segments::name_of;
+
 /// Why a store could not be opened.
 #[derive(Debug)]
 pub enum OpenError {
@@ -12,6 +17,10 @@ pub enum OpenError {
         /// Its process id, as far as it could be read.
         pid: Option<u32>,
     },
+    /// There is no store, and none may be created.
+    Absent,
+    /// The folder is everybody's, such as `/tmp`.
+    SharedFolder,
     /// The folder holds files, and they are not a store's.
     NotAStore {
         /// One of the files.
@@ -21,6 +30,13 @@ pub enum OpenError {
     Format {
         /// The version of that format.
         found: u32,
+    },
+    /// The wall clock is weeks ahead of the store's last mark. Everything would be expired by it.
+    ClockAhead {
+        /// The latest time that the store has seen.
+        mark: Time,
+        /// What the wall clock says.
+        now: Time,
     },
     /// Something acknowledged is missing or damaged.
     Damaged {
@@ -47,6 +63,20 @@ impl OpenError {
         Self::Damaged { file: file.into(), offset, what }
     }
 
+    /// The same error about a segment that was being read.
+    pub(crate) fn in_file(self, slot: usize) -> Self {
+        match self {
+            Self::Damaged { offset, what, .. } => Self::damaged(name_of(slot), offset, what),
+            Self::Io { doing, source, .. } => Self::io(doing, name_of(slot))(source),
+            Self::Busy { .. }
+            | Self::Absent
+            | Self::SharedFolder
+            | Self::NotAStore { .. }
+            | Self::Format { .. }
+            | Self::ClockAhead { .. } => self,
+        }
+    }
+
     pub(crate) fn io(
         doing: &'static str,
         path: impl Into<PathBuf>,
@@ -67,20 +97,42 @@ impl fmt::Display for OpenError {
             Self::Busy { pid: None } => {
                 f.write_str("the store is in use by another process; a disk store has one owner")
             }
+            Self::Absent => f.write_str(
+                "the folder holds no store, and `create=never` forbids to make one. If its volume \
+                 is not mounted, mount it; to begin with an empty store, leave `create=never` out \
+                 once",
+            ),
+            Self::SharedFolder => f.write_str(
+                "the folder is everybody's (it has the sticky bit, like /tmp); name a folder of its \
+                 own in it",
+            ),
+            Self::ClockAhead { mark, now } => write!(
+                f,
+                "the clock of this machine is {} days ahead of the last time that the store has \
+                 seen, and would expire its records. Set the clock; or, if it is right and the \
+                 store was out of use for so long, start once with --accept-clock",
+                mark.until(*now).as_secs() / (24 * 3_600)
+            ),
             Self::NotAStore { found } => write!(
                 f,
                 "the folder holds `{found}` and is not a retrysafe store; name an empty folder"
             ),
+            Self::Format { found } if *found < VERSION => write!(
+                f,
+                "the store is in format {found}, and this program reads format {VERSION} only. \
+                 Nothing was changed. Let the program that wrote it serve until its keys have \
+                 expired, or give this one another, empty folder: it knows none of the keys there"
+            ),
             Self::Format { found } => write!(
                 f,
-                "the store is in format {found}, and this program knows format {}; use the \
-                 program that wrote it, or a later one",
-                super::format::VERSION
+                "the store is in format {found}, and this program reads format {VERSION} only. \
+                 Nothing was changed. Use the program that wrote it, or a later one"
             ),
             Self::Damaged { file, offset, what } => write!(
                 f,
                 "the store is damaged: {file}, byte {offset}: {what}. Nothing was changed. Restore \
-                 the folder from a copy, or see what is intact with `retrysafe store doctor`"
+                 the folder from a copy, see what is intact with `retrysafe store doctor`, or save it to a new \
+                 store with `retrysafe store salvage`"
             ),
             Self::Io { doing, path, source } => {
                 write!(f, "cannot {doing} {}: {source}", path.display())
@@ -94,8 +146,11 @@ impl std::error::Error for OpenError {
         match self {
             Self::Io { source, .. } => Some(source),
             Self::Busy { .. }
+            | Self::Absent
+            | Self::SharedFolder
             | Self::NotAStore { .. }
             | Self::Format { .. }
+            | Self::ClockAhead { .. }
             | Self::Damaged { .. } => None,
         }
     }

@@ -1,16 +1,15 @@
 //! Which file calls does the store make?
 //!
-//! These ten and no others. Everything that can go wrong with a disk goes wrong behind one of them,
-//! so a test layer that fails, cuts or tears each of them rehearses every crash there is.
+//! These and no others. Everything that can go wrong with a disk goes wrong behind one of them, so a
+//! test layer that fails, cuts or tears each of them rehearses every crash there is.
 
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
 
-/// A folder with the store's files.
+/// The folder of a store.
 pub(crate) trait Folder: Send + Sync + fmt::Debug {
     /// The names of all files in it.
     fn names(&self) -> io::Result<Vec<String>>;
@@ -29,6 +28,15 @@ pub(crate) trait Folder: Send + Sync + fmt::Debug {
 
     /// Makes all names durable. The contents are their files' own business.
     fn flush(&self) -> io::Result<()>;
+
+    /// Makes the folder's own name durable, and those of the folders above it.
+    fn flush_parents(&self) -> io::Result<()>;
+
+    /// Keeps everybody but its owner out of the folder and its files.
+    fn close_to_others(&self) -> io::Result<()>;
+
+    /// An error if the folder was taken away or replaced since it was opened.
+    fn check_present(&self) -> io::Result<()>;
 }
 
 /// A file of the store.
@@ -44,49 +52,9 @@ pub(crate) trait File: Send + Sync + fmt::Debug {
 
     /// Makes everything written durable, with whatever it takes to read it back.
     fn flush(&self) -> io::Result<()>;
-}
 
-/// A real folder.
-#[derive(Debug)]
-pub(crate) struct RealFolder {
-    path: PathBuf,
-}
-
-impl RealFolder {
-    pub(crate) fn at(path: &Path) -> Self {
-        Self { path: path.to_owned() }
-    }
-}
-
-impl Folder for RealFolder {
-    fn names(&self) -> io::Result<Vec<String>> {
-        fs::read_dir(&self.path)?
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect()
-    }
-
-    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
-        Ok(Arc::new(file))
-    }
-
-    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
-        Ok(Arc::new(options.open(self.path.join(name))?))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        fs::File::open(&self.path)?.sync_all()
-    }
+    /// Whether it has been removed since it was opened.
+    fn is_removed(&self) -> io::Result<bool>;
 }
 
 impl File for fs::File {
@@ -106,5 +74,9 @@ impl File for fs::File {
         // fdatasync: on a segment that was written before, no metadata changes, and nothing but
         // the data goes to the device.
         self.sync_data()
+    }
+
+    fn is_removed(&self) -> io::Result<bool> {
+        Ok(self.metadata()?.nlink() == 0)
     }
 }

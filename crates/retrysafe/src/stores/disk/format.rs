@@ -1,9 +1,12 @@
 //! How do the store's files look as bytes?
 //!
-//! `docs/disk-format.md` is the same in prose. Numbers are little-endian; every structure begins
-//! with a magic number and carries a CRC-32C. Each says where it stands (store, generation, offset),
-//! so that bytes of an earlier life of a segment, of another store or inside a response body are
-//! never taken for ours.
+//! `docs/disk-format.md` is the same in prose. Numbers are little-endian. Every structure carries a
+//! CRC-32C and says where it stands (store, generation, offset), so that bytes of an earlier life of
+//! a segment, of another store or inside a response body are never taken for ours.
+//!
+//! The entries of a batch have a checksum of another kind, XXH3, over all of them. A CRC-32C would
+//! not do: over data that ends in its own CRC-32C, as every record does, it depends on nothing but
+//! the length, and a batch of which half is from an earlier life would verify.
 
 use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::scope::Id;
@@ -11,22 +14,28 @@ use retrysafe_core::scope::Id;
 use super::index::Mark;
 
 /// The version of the format that is written. See "Upgrades" in `docs/disk-format.md`.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
-/// What a disk writes whole or not at all. Batches begin on such a boundary, so that a write never
-/// touches a sector that holds something acknowledged.
-pub(crate) const SECTOR: usize = 512;
+/// What a file system writes back as one. A segment's header and every batch begin on such a
+/// boundary: whatever a crash makes of the page that was being written, no page that holds something
+/// acknowledged was touched.
+pub(crate) const PAGE: usize = 4 << 10;
 
 /// The length of the file `store`.
 pub(crate) const STORE_BYTES: usize = 44;
+/// The length of a segment's header.
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 76;
 /// The length of a batch's header.
-pub(crate) const BATCH_BYTES: usize = 80;
+pub(crate) const BATCH_BYTES: usize = 92;
+/// The length of what a batch ends with: its checksum once more, in the last bytes of its last page.
+/// Without it a write that came half way would be a whole batch if only padding was missing.
+pub(crate) const TRAILER_BYTES: usize = 8;
 /// The length of an entry's header.
 pub(crate) const ENTRY_BYTES: usize = 68;
 
 const STORE_MAGIC: &[u8; 16] = b"retrysafe-disk\r\n";
-const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"RSG1");
-const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"RSB1");
+const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"RSG2");
+const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"RSB2");
 
 /// What the file `store` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +54,8 @@ pub(crate) enum StoreFileError {
     Damaged,
 }
 
-/// The first sector of a segment in use. A segment that never was in use has zeros there.
+/// What the first page of a segment in use begins with. A segment that never was in use has zeros
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) store: u64,
@@ -80,8 +90,22 @@ pub(crate) struct BatchHeader {
     pub(crate) offset: u32,
     /// How many bytes of entries follow.
     pub(crate) length: u32,
-    pub(crate) checksum: u32,
+    /// Up to where the segment was durable when this batch was begun. As a rule that is its own
+    /// offset. An opening cannot know whether the last batch that it reads is more than the page
+    /// cache's: its own first batch holds that one anew, and names the place where it begins.
+    pub(crate) after: u32,
+    /// See [`checksum_of`].
+    pub(crate) checksum: u64,
     pub(crate) state: LogState,
+}
+
+/// Where an entry stands. Its checksum covers this, so it is an entry nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryPlace {
+    pub(crate) store: u64,
+    pub(crate) generation: u64,
+    /// Where in the segment its header begins.
+    pub(crate) offset: u32,
 }
 
 /// What stands before a record: all that the index needs to know of it.
@@ -134,6 +158,11 @@ fn sealed(bytes: &[u8]) -> bool {
     crc32c::crc32c(body).to_le_bytes() == *checksum
 }
 
+/// The checksum of a batch's entries.
+pub(crate) fn checksum_of(entries: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot(entries)
+}
+
 impl LogState {
     fn put(&self, out: &mut [u8]) {
         put(out, 0, &self.oldest.to_le_bytes());
@@ -156,45 +185,50 @@ impl LogState {
 }
 
 impl SegmentHeader {
-    /// Writes the header into a sector of zeros.
+    /// Writes the header into a page of zeros.
     pub(crate) fn encode(&self, out: &mut [u8]) {
         put(out, 0, &SEGMENT_MAGIC.to_le_bytes());
         put(out, 8, &self.store.to_le_bytes());
         put(out, 16, &self.generation.to_le_bytes());
         put(out, 24, &self.previous_end.to_le_bytes());
         self.state.put(out.get_mut(32..).unwrap_or_default());
-        let checksum = crc32c::crc32c(out.get(8..SECTOR).unwrap_or_default());
+        let checksum = crc32c::crc32c(out.get(8..SEGMENT_HEADER_BYTES).unwrap_or_default());
         put(out, 4, &checksum.to_le_bytes());
     }
 
-    /// The header in this sector; `None` if there is no intact one.
-    pub(crate) fn decode(sector: &[u8]) -> Option<Self> {
-        let checked = sector.get(8..SECTOR)?;
+    /// The header that these bytes begin with; `None` if there is no intact one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let checked = bytes.get(8..SEGMENT_HEADER_BYTES)?;
         let intact =
-            u32_at(sector, 0)? == SEGMENT_MAGIC && u32_at(sector, 4)? == crc32c::crc32c(checked);
+            u32_at(bytes, 0)? == SEGMENT_MAGIC && u32_at(bytes, 4)? == crc32c::crc32c(checked);
         if !intact {
             return None;
         }
         Some(Self {
-            store: u64_at(sector, 8)?,
-            generation: u64_at(sector, 16)?,
-            previous_end: u32_at(sector, 24)?,
-            state: LogState::get(sector, 32)?,
+            store: u64_at(bytes, 8)?,
+            generation: u64_at(bytes, 16)?,
+            previous_end: u32_at(bytes, 24)?,
+            state: LogState::get(bytes, 32)?,
         })
     }
 }
 
 impl BatchHeader {
+    /// Fills in the header and the trailer of a batch whose entries are there.
     pub(crate) fn encode(&self, out: &mut [u8]) {
         put(out, 0, &BATCH_MAGIC.to_le_bytes());
         put(out, 8, &self.store.to_le_bytes());
         put(out, 16, &self.generation.to_le_bytes());
         put(out, 24, &self.offset.to_le_bytes());
         put(out, 28, &self.length.to_le_bytes());
-        put(out, 32, &self.checksum.to_le_bytes());
-        self.state.put(out.get_mut(36..).unwrap_or_default());
+        put(out, 32, &self.after.to_le_bytes());
+        put(out, 36, &[0; 4]);
+        put(out, 40, &self.checksum.to_le_bytes());
+        self.state.put(out.get_mut(48..).unwrap_or_default());
         let checksum = crc32c::crc32c(out.get(8..BATCH_BYTES).unwrap_or_default());
         put(out, 4, &checksum.to_le_bytes());
+        let trailer = self.bytes_on_disk() - TRAILER_BYTES;
+        put(out, trailer, &self.checksum.to_le_bytes());
     }
 
     /// The header that these bytes begin with; `None` if there is no intact one.
@@ -210,9 +244,63 @@ impl BatchHeader {
             generation: u64_at(bytes, 16)?,
             offset: u32_at(bytes, 24)?,
             length: u32_at(bytes, 28)?,
-            checksum: u32_at(bytes, 32)?,
-            state: LogState::get(bytes, 36)?,
+            after: u32_at(bytes, 32)?,
+            checksum: u64_at(bytes, 40)?,
+            state: LogState::get(bytes, 48)?,
         })
+    }
+
+    /// How many bytes the batch has in all, with its padding.
+    pub(crate) fn bytes_on_disk(&self) -> usize {
+        batch_bytes(self.length as usize)
+    }
+
+    /// Where the next batch begins.
+    pub(crate) fn end(&self) -> u32 {
+        self.offset.saturating_add(self.bytes_on_disk() as u32)
+    }
+
+    /// Whether these are the bytes after its header, up to its end.
+    pub(crate) fn verifies(&self, rest: &[u8]) -> bool {
+        let Some((before, trailer)) = rest.split_last_chunk() else { return false };
+        u64::from_le_bytes(*trailer) == self.checksum
+            && before.get(..self.length as usize).map(checksum_of) == Some(self.checksum)
+    }
+
+    /// Where an entry stands whose header begins there in the body.
+    fn place_of(&self, at: usize) -> EntryPlace {
+        let Self { store, generation, offset, .. } = *self;
+        EntryPlace { store, generation, offset: offset + (BATCH_BYTES + at) as u32 }
+    }
+
+    /// The entries of this batch's body, each with the offset of its record in the body. `None`
+    /// marks the place from which on the body cannot be read.
+    pub(crate) fn entries(
+        &self,
+        body: &[u8],
+    ) -> impl Iterator<Item = Option<(EntryHeader, usize)>> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let rest = body.get(at..).filter(|rest| !rest.is_empty())?;
+            let found = EntryHeader::decode(rest, self.place_of(at)).and_then(|header| {
+                let record = at + ENTRY_BYTES;
+                let end = record.checked_add(header.length as usize)?;
+                (end <= body.len()).then_some((header, record, end))
+            });
+            at = found.map_or(body.len(), |(_, _, end)| end);
+            Some(found.map(|(header, record, _)| (header, record)))
+        })
+    }
+}
+
+impl EntryPlace {
+    /// What the checksum of an entry at this place goes on from.
+    fn checksum(&self) -> u32 {
+        let mut bytes = [0; 20];
+        put(&mut bytes, 0, &self.store.to_le_bytes());
+        put(&mut bytes, 8, &self.generation.to_le_bytes());
+        put(&mut bytes, 16, &self.offset.to_le_bytes());
+        crc32c::crc32c(&bytes)
     }
 }
 
@@ -230,20 +318,23 @@ impl EntryHeader {
         }
     }
 
-    pub(crate) fn encode(&self, out: &mut [u8]) {
+    pub(crate) fn encode(&self, out: &mut [u8], place: EntryPlace) {
         put(out, 0, &self.length.to_le_bytes());
         put(out, 4, &[standing_byte(self.standing), 0, 0, 0]);
         put(out, 8, &self.version.to_le_bytes());
         put(out, 16, &self.previous.to_le_bytes());
         put(out, 24, &self.due.to_le_bytes());
         put(out, 32, self.id.as_bytes());
-        let checksum = crc32c::crc32c(out.get(..64).unwrap_or_default());
+        let fields = out.get(..64).unwrap_or_default();
+        let checksum = crc32c::crc32c_append(place.checksum(), fields);
         put(out, 64, &checksum.to_le_bytes());
     }
 
-    /// The header that these bytes begin with; `None` if there is no intact one.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        if !sealed(bytes.get(..ENTRY_BYTES)?) {
+    /// The header that these bytes begin with; `None` if there is none that is intact and stands
+    /// in its own place.
+    pub(crate) fn decode(bytes: &[u8], place: EntryPlace) -> Option<Self> {
+        let fields = bytes.get(..64)?;
+        if u32_at(bytes, 64)? != crc32c::crc32c_append(place.checksum(), fields) {
             return None;
         }
         Some(Self {
@@ -255,25 +346,6 @@ impl EntryHeader {
             id: Id::from_bytes(bytes.get(32..64)?.try_into().ok()?),
         })
     }
-}
-
-/// The entries of a batch's body, each with the offset of its record. `None` marks the place from
-/// which on the body cannot be read.
-pub(crate) fn entries(body: &[u8]) -> impl Iterator<Item = Option<(EntryHeader, usize)>> + '_ {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        if at >= body.len() {
-            return None;
-        }
-        let header = body.get(at..).and_then(EntryHeader::decode);
-        let found = header.and_then(|header| {
-            let record = at + ENTRY_BYTES;
-            let end = record.checked_add(header.length as usize)?;
-            (end <= body.len()).then_some((header, record, end))
-        });
-        at = found.map_or(body.len(), |(_, _, end)| end);
-        Some(found.map(|(header, record, _)| (header, record)))
-    })
 }
 
 pub(crate) fn standing_byte(standing: Standing) -> u8 {
@@ -289,9 +361,9 @@ pub(crate) fn standing_of(byte: u8) -> Option<Standing> {
     Standing::ALL.get(usize::from(byte)).copied()
 }
 
-/// The next boundary of sectors.
-pub(crate) fn sector_up(bytes: usize) -> usize {
-    bytes.next_multiple_of(SECTOR)
+/// How many bytes a batch has with entries of this length: whole pages.
+pub(crate) fn batch_bytes(entries: usize) -> usize {
+    (BATCH_BYTES + entries + TRAILER_BYTES).next_multiple_of(PAGE)
 }
 
 pub(crate) fn put(out: &mut [u8], at: usize, bytes: &[u8]) {

@@ -5,34 +5,38 @@
 //! answers. A batch counts whole or not at all: its header has a checksum of all its entries.
 //!
 //! What a crash leaves behind, at any line: batches that were flushed, then at most one that was
-//! being written, of which any sectors may be missing. It does not verify, nothing follows it, and
-//! it was never acknowledged: it is cut off by opening, and its place is written anew.
+//! being written, of whose pages anything may have become. It does not verify, nothing follows it,
+//! and it was never acknowledged: it is cut off by opening, and its place is written anew.
+//!
+//! A segment is taken into use by its header alone, which is flushed before the first batch. A header
+//! that a crash has torn is therefore followed by nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use retrysafe_core::record::Record;
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
+use retrysafe_core::time::Time;
 use tokio::sync::oneshot;
 
-use super::files::Folder;
+use super::files::{File, Folder};
 use super::format::{
-    BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, LogState, SECTOR, SegmentHeader, sector_up,
+    BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, EntryPlace, LogState, PAGE, TRAILER_BYTES,
+    batch_bytes, checksum_of,
 };
 use super::index::{Entry, Mark, prefix_of};
 use super::read::Shared;
 use super::segments::Segments;
 use super::{Durability, Settings};
 
-/// Where the entries of a batch begin in its buffer: after room for a segment's header, which goes
-/// out with the same write when the batch is the first of a segment.
-const BODY: usize = SECTOR + BATCH_BYTES;
-
 /// How many bytes a batch gathers before it is written. Large enough that the flush is what costs,
 /// small enough that nobody waits for megabytes of strangers.
 const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// What a batch is padded with, and its trailer written over.
+const ZEROS: [u8; PAGE + TRAILER_BYTES] = [0; PAGE + TRAILER_BYTES];
 
 /// The writer's side of the store.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub(crate) struct Log {
     pub(crate) sequence: u64,
     /// How far records are reaped.
     pub(crate) reaped: Mark,
+    /// The clock's reading in the last header that was written.
+    pub(crate) clock_mark: Time,
     pub(crate) batch: Batch,
     pub(crate) reaps: VecDeque<super::ops::Reaping>,
     pub(crate) cleaning: Option<super::clean::Cleaning>,
@@ -60,7 +66,7 @@ pub(crate) struct Log {
 /// Entries that are not durable yet, and who waits for them.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// Room for a segment's header, the batch's header, the entries.
+    /// Room for the batch's header, then the entries.
     bytes: Vec<u8>,
     pending: Vec<Pending>,
     answers: Vec<Answer>,
@@ -68,6 +74,9 @@ pub(crate) struct Batch {
     latest: HashMap<Id, usize>,
     /// Whether it is to be written even without entries, for the sake of its header.
     marked: bool,
+    /// Where in the newest segment that begins which this batch holds anew. See
+    /// [`BatchHeader::after`].
+    pub(crate) renews: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -114,7 +123,7 @@ impl Answer {
 
 /// Why a batch did not become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failed {
+pub(crate) enum Failed {
     /// The disk had no room to write it. It surely is not there.
     Full,
     /// The disk failed. It may be there.
@@ -124,16 +133,23 @@ enum Failed {
 impl Batch {
     pub(crate) fn new() -> Self {
         Self {
-            bytes: vec![0; BODY],
+            bytes: vec![0; BATCH_BYTES],
             pending: Vec::new(),
             latest: HashMap::new(),
             answers: Vec::new(),
             marked: false,
+            renews: None,
         }
     }
 
     /// Writes the batch even if it stays empty.
     pub(crate) fn mark(&mut self) {
+        self.marked = true;
+    }
+
+    /// Makes this batch hold what stands at the end of the newest segment from there on.
+    pub(crate) fn renew_from(&mut self, offset: u32) {
+        self.renews = Some(offset);
         self.marked = true;
     }
 
@@ -150,16 +166,17 @@ impl Batch {
         self.length() as u32
     }
 
-    fn length(&self) -> usize {
-        sector_up(self.bytes.len() - SECTOR)
+    pub(crate) fn length(&self) -> usize {
+        batch_bytes(self.bytes.len() - BATCH_BYTES)
     }
 
     fn clear(&mut self) {
-        self.bytes.truncate(BODY);
+        self.bytes.truncate(BATCH_BYTES);
         self.pending.clear();
         self.latest.clear();
         self.answers.clear();
         self.marked = false;
+        self.renews = None;
     }
 }
 
@@ -170,7 +187,7 @@ impl Log {
         self.batch.answers.get(at)?.record()
     }
 
-    /// Adds a record to the batch. The next version must be its own.
+    /// Adds a record to the batch.
     ///
     /// `reserve` says whether it may use what is kept for settling: a begin may not.
     pub(crate) fn append(
@@ -184,11 +201,8 @@ impl Log {
         self.batch.bytes.resize(start + ENTRY_BYTES, 0);
         record.encode_into(&mut self.batch.bytes);
         header.length = (self.batch.bytes.len() - start - ENTRY_BYTES) as u32;
-        if let Some(place) = self.batch.bytes.get_mut(start..) {
-            header.encode(place);
-        }
         self.admit(start, reserve)?;
-        self.sequence = record.version;
+        self.sequence = self.sequence.max(record.version);
         self.push(header);
         Ok(())
     }
@@ -203,9 +217,6 @@ impl Log {
         header.previous = header.version;
         header.length = record.len() as u32;
         self.batch.bytes.resize(start + ENTRY_BYTES, 0);
-        if let Some(place) = self.batch.bytes.get_mut(start..) {
-            header.encode(place);
-        }
         self.batch.bytes.extend_from_slice(record);
         self.admit(start, Reserve::Usable)?;
         self.copied += 1;
@@ -229,24 +240,34 @@ impl Log {
         self.admit(self.batch.bytes.len(), Reserve::Kept)
     }
 
+    /// How long a batch may be: one page of a segment is its header's, and one is kept so that a
+    /// full segment can still say which segments hold nothing any more.
+    fn batch_bytes_max(&self) -> usize {
+        (self.settings.segment_bytes as usize).saturating_sub(2 * PAGE)
+    }
+
+    /// Whether a batch of this length has no place in the newest segment.
+    fn must_turn(&self, length: usize) -> bool {
+        self.end as usize + length + PAGE > self.settings.segment_bytes as usize
+    }
+
     /// Makes sure that there is a place for the batch with the entry that begins at `start`; else
     /// takes the entry out again.
     fn admit(&mut self, start: usize, reserve: Reserve) -> Result<(), StoreError> {
-        let segment_bytes = self.settings.segment_bytes as usize;
-        if self.batch.length() + SECTOR > segment_bytes && start > BODY {
+        if self.batch.length() > self.batch_bytes_max() && start > BATCH_BYTES {
             let entry = self.batch.bytes.split_off(start);
             self.flush();
             self.shared.check()?;
             self.batch.bytes.extend_from_slice(&entry);
         }
-        let start = if self.batch.pending.is_empty() { BODY } else { start };
+        let start = if self.batch.pending.is_empty() { BATCH_BYTES } else { start };
         let length = self.batch.length();
-        if length + SECTOR > segment_bytes {
+        if length > self.batch_bytes_max() {
             self.batch.bytes.truncate(start);
             return Err(StoreError::not_applied(StoreErrorKind::Full)
                 .because("the record is larger than a segment of the store"));
         }
-        let turns = usize::from(self.end as usize + length > segment_bytes);
+        let turns = usize::from(self.must_turn(length));
         let kept = match reserve {
             Reserve::Kept => 1,
             Reserve::Usable => 0,
@@ -268,94 +289,68 @@ impl Log {
 
     /// Writes and flushes the batch, shows it in the index, and answers.
     pub(crate) fn flush(&mut self) {
+        let is_empty = self.batch.pending.is_empty() && !self.batch.marked;
         let written = match self.shared.check() {
             Err(_) => Err(Failed::Disk),
-            Ok(()) if self.batch.pending.is_empty() && !self.batch.marked => Ok(()),
+            Ok(()) if is_empty => Ok(()),
             Ok(()) => self.write().map(|offset| self.show(offset)),
         };
+        // What was flushed to a folder that is no longer ours is not acknowledged.
+        let written = written.and_then(|()| self.shared.check_folder().map_err(|_| Failed::Disk));
         for answer in std::mem::take(&mut self.batch.answers) {
             answer.tell(match written {
                 Ok(()) => Ok(()),
                 Err(Failed::Full) => Err(StoreError::not_applied(StoreErrorKind::Full)),
                 Err(Failed::Disk) => Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
-                    .because("the disk failed; open the store again")),
+                    .because("the store has failed; open it again")),
             });
         }
         self.batch.clear();
     }
 
     /// Writes the batch at the end of the log and flushes it. Says where it stands.
-    fn write(&mut self) -> Result<usize, Failed> {
+    fn write(&mut self) -> Result<u32, Failed> {
         self.release();
         let length = self.batch.length();
-        let mut turns = self.end as usize + length > self.settings.segment_bytes as usize;
-        if turns && self.segments.spares() == 0 && !self.make_room(1) {
-            // The last way on a full disk: a segment that was given up just now.
-            self.turn_to_freed()?;
-            turns = false;
+        if self.must_turn(length) {
+            self.find_spare()?;
+            if let Some(from) = self.batch.renews {
+                return self.turn_with_batch(from);
+            }
+            self.turn()?;
         }
-        if turns {
-            self.turn();
-        }
-        let offset = if turns { SECTOR } else { self.end as usize };
-        let generation = self.generation + u64::from(turns);
+        let offset = self.end;
+        let after = self.batch.renews.unwrap_or(offset);
         let Some((_, file)) = self.segments.newest() else { return Err(Failed::Full) };
-        self.seal(generation, offset, turns);
-        self.batch.bytes.resize(SECTOR + length, 0);
-        let (start, at) = if turns { (0, 0) } else { (SECTOR, offset as u64) };
-        let bytes = self.batch.bytes.get(start..).unwrap_or_default();
-        if let Err(error) = file.write(bytes, at) {
-            // Half a batch does not verify, and the next one is written over it. A segment's
-            // header, though, must not say where the one before ended and then be wrong.
-            let full = is_full(&error) && !turns;
-            return Err(if full { Failed::Full } else { self.fail("write", &error) });
+        self.seal(self.generation, offset, after);
+        self.write_batch(&*file, offset)?;
+        self.end = offset + length as u32;
+        Ok(offset)
+    }
+
+    /// Writes the sealed batch to a place and flushes it.
+    pub(crate) fn write_batch(&mut self, file: &dyn File, offset: u32) -> Result<(), Failed> {
+        if let Err(error) = file.write(&self.batch.bytes, u64::from(offset)) {
+            // Half a batch does not verify, and the next one is written over it.
+            return Err(if is_full(&error) { Failed::Full } else { self.fail("write", &error) });
         }
         if self.settings.durability == Durability::Full
             && let Err(error) = file.flush()
         {
             return Err(self.fail("flush", &error));
         }
-        self.generation = generation;
-        self.end = (offset + length) as u32;
-        Ok(offset)
-    }
-
-    /// Takes a segment into use that was given up without a flushed header to say so. Its new header
-    /// says it, and is flushed alone, before anything else in it is overwritten: a crash leaves
-    /// either the old segment whole or a new one that is empty.
-    fn turn_to_freed(&mut self) -> Result<(), Failed> {
-        if !self.segments.has_freed() {
-            return Err(Failed::Full);
-        }
-        self.segments.recycle_freed();
-        self.turn();
-        let Some((_, file)) = self.segments.newest() else { return Err(Failed::Full) };
-        let generation = self.generation + 1;
-        let mut sector = [0; SECTOR];
-        let (store, previous_end, state) = (self.store, self.end, self.state(generation));
-        SegmentHeader { store, generation, previous_end, state }.encode(&mut sector);
-        let written = file.write(&sector, 0).and_then(|()| file.flush());
-        written.map_err(|error| self.fail("turn", &error))?;
-        (self.generation, self.end) = (generation, SECTOR as u32);
-        Ok(())
-    }
-
-    /// Takes a spare segment into use.
-    fn turn(&mut self) {
-        let generation = self.generation + 1;
-        self.segments.turn(generation);
-        let Some((slot, _)) = self.segments.newest() else { return };
-        let mut generations =
-            self.shared.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = generations.len().max(usize::from(slot) + 1);
-        generations.resize(count, 0);
-        if let Some(place) = generations.get_mut(usize::from(slot)) {
-            *place = generation;
+        match file.is_removed() {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let why = "the segment was removed while the store was open";
+                Err(self.fail("write", &io::Error::new(io::ErrorKind::NotFound, why)))
+            }
+            Err(error) => Err(self.fail("write", &error)),
         }
     }
 
     /// What headers say of the log.
-    fn state(&self, generation: u64) -> LogState {
+    pub(crate) fn state(&self, generation: u64) -> LogState {
         LogState {
             oldest: self.segments.oldest().unwrap_or(generation),
             sequence: self.sequence,
@@ -365,30 +360,33 @@ impl Log {
         }
     }
 
-    /// Fills in the headers.
-    fn seal(&mut self, generation: u64, offset: usize, turns: bool) {
+    /// Fills in the headers of the batch and of its entries.
+    pub(crate) fn seal(&mut self, generation: u64, offset: u32, after: u32) {
         let (store, state) = (self.store, self.state(generation));
-        let Some((front, body)) = self.batch.bytes.split_at_mut_checked(BODY) else { return };
-        let Some((first, batch)) = front.split_at_mut_checked(SECTOR) else { return };
-        if turns {
-            first.fill(0);
-            let previous_end = if generation == 1 { 0 } else { self.end };
-            SegmentHeader { store, generation, previous_end, state }.encode(first);
+        self.clock_mark = Time::from_ms(state.clock);
+        let Batch { bytes, pending, .. } = &mut self.batch;
+        for Pending { header, at } in pending {
+            let start = *at - ENTRY_BYTES;
+            let place = EntryPlace { store, generation, offset: offset + start as u32 };
+            header.encode(bytes.get_mut(start..).unwrap_or_default(), place);
         }
-        let (length, checksum) = (body.len() as u32, crc32c::crc32c(body));
-        let offset = offset as u32;
-        BatchHeader { store, generation, offset, length, checksum, state }.encode(batch);
+        let body = bytes.get(BATCH_BYTES..).unwrap_or_default();
+        let (length, checksum) = (body.len() as u32, checksum_of(body));
+        let header = BatchHeader { store, generation, offset, length, after, checksum, state };
+        let padding = header.bytes_on_disk() - bytes.len();
+        bytes.extend_from_slice(ZEROS.get(..padding).unwrap_or_default());
+        header.encode(bytes);
     }
 
     /// Shows a batch that is durable in the index.
-    fn show(&mut self, offset: usize) {
-        self.snapshots.written(self.batch.length() as u64);
+    fn show(&mut self, offset: u32) {
+        self.snapshots.written(self.batch.bytes.len() as u64);
         // The header that was flushed says that these hold nothing any more.
         self.segments.recycle_freed();
         let Some((slot, _)) = self.segments.newest() else { return };
         for pending in &self.batch.pending {
             let EntryHeader { id, version, previous, due, standing, length } = pending.header;
-            let at = (offset + pending.at - SECTOR) as u32;
+            let at = offset + pending.at as u32;
             let prefix = prefix_of(&id);
             if previous == version && self.shared.index.get(prefix, version).is_none() {
                 // A copy of what was superseded in the same batch.
@@ -403,9 +401,8 @@ impl Log {
     }
 
     /// From here on the store refuses everything.
-    fn fail(&self, doing: &str, error: &io::Error) -> Failed {
-        tracing::error!(%error, "the disk store could not {doing} its log and refuses everything");
-        let _ = self.shared.failure.set(format!("the log could not {doing}: {error}"));
+    pub(crate) fn fail(&self, doing: &str, error: &io::Error) -> Failed {
+        self.shared.fail(format!("cannot {doing} the log: {error}"));
         Failed::Disk
     }
 }

@@ -20,32 +20,38 @@
 //! ```
 //!
 //! * One process owns the store. Whatever was in progress when it is opened becomes `unknown`.
+//! * The folder is its owner's alone (mode 0700). If it is taken away or replaced while the store is
+//!   open, everything is refused.
 //! * The index is in memory, some 55 bytes for each record.
 //! * Disk space is given back to the store, never to the file system.
 //! * A full disk refuses new requests; replays go on, and running requests can be settled.
 //! * After a failed write or flush everything is refused until the store is opened again.
 //!
-//! `docs/disk-format.md` describes the files. Read [`log`](self) first, then `recover`.
+//! `docs/disk-format.md` describes the files. Read [`log`](self) first, then `open`.
 
 mod batch;
 mod clean;
+mod create;
 mod doctor;
 mod error;
 mod files;
+mod folder;
 mod format;
 mod index;
-mod lock;
 mod log;
+mod open;
 mod ops;
 mod read;
 mod recover;
 #[cfg(test)]
 mod rehearsal;
+mod salvage;
 mod segments;
 mod snapshot;
+mod survey;
+mod turn;
 mod writer;
 
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,12 +65,13 @@ use retrysafe_core::store::{
 use retrysafe_core::time::Time;
 use tokio::sync::{mpsc, oneshot};
 
-pub use self::doctor::{Fault, Report, SegmentReport, doctor, export};
+pub use self::doctor::{Fault, Report, SegmentReport, doctor};
 pub use self::error::OpenError;
-use self::files::RealFolder;
+use self::folder::RealFolder;
 use self::log::{Log, Reply};
 use self::ops::Op;
 use self::read::Shared;
+pub use self::salvage::{HeldKey, Salvage, SalvageError, UnreadablePart, salvage};
 use super::clock::Clock;
 
 /// How long a segment is unless told otherwise. Ten million records of a kilobyte are 240 of these,
@@ -75,8 +82,8 @@ pub const SEGMENT_BYTES: u32 = 64 << 20;
 /// lies in one segment, and a mebibyte is left for everything else of it: headers, path, timeline.
 pub const ANSWER_BYTES_MAX: usize = (SEGMENT_BYTES as usize) - (1 << 20);
 
-/// The shortest segment that makes sense.
-const SEGMENT_BYTES_MIN: u32 = 4 << 10;
+/// The shortest segment that makes sense: a header, a few batches.
+const SEGMENT_BYTES_MIN: u32 = 8 * format::PAGE as u32;
 
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -87,6 +94,16 @@ pub enum Durability {
     /// It survives a crash of the process: handed to the operating system. After a crash of the
     /// machine the store may have lost acknowledged records or refuse to open.
     Process,
+}
+
+/// Whether a store may be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Create {
+    /// A folder that is empty or does not exist becomes a store.
+    #[default]
+    IfAbsent,
+    /// It is refused: it may be the folder on which a volume should have been mounted.
+    Never,
 }
 
 /// How a store is opened.
@@ -101,6 +118,9 @@ struct Settings {
     durability: Durability,
     segment_bytes: u32,
     clock: Clock,
+    create: Create,
+    /// Whether a wall clock counts that is weeks ahead of the store's mark.
+    accept_clock: bool,
     /// Whether segments are filled and snapshots taken by the writer itself, in an order that a
     /// test can repeat.
     inline: bool,
@@ -119,8 +139,8 @@ struct Writer {
     queue: mpsc::Sender<Op>,
     is_closing: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Held until the writer has ended.
-    lock: Mutex<Option<fs::File>>,
+    /// Locked until the writer has ended.
+    folder: Arc<RealFolder>,
 }
 
 impl Default for DiskOptions {
@@ -136,6 +156,8 @@ impl DiskOptions {
             durability: Durability::Full,
             segment_bytes: SEGMENT_BYTES,
             clock: Clock::system(),
+            create: Create::IfAbsent,
+            accept_clock: false,
             inline: false,
         };
         Self { settings }
@@ -152,7 +174,23 @@ impl DiskOptions {
     /// can be longer, and on a full disk this much is kept for settling.
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u32) -> Self {
-        self.settings.segment_bytes = bytes.max(SEGMENT_BYTES_MIN) / 512 * 512;
+        let page = format::PAGE as u32;
+        self.settings.segment_bytes = bytes.max(SEGMENT_BYTES_MIN) / page * page;
+        self
+    }
+
+    /// Whether a store may be created.
+    #[must_use]
+    pub fn create(mut self, create: Create) -> Self {
+        self.settings.create = create;
+        self
+    }
+
+    /// Goes by a wall clock that is more than 30 days ahead of the store's mark, instead of refusing
+    /// to open. Whatever has expired by that clock is expired.
+    #[must_use]
+    pub fn accept_clock(mut self) -> Self {
+        self.settings.accept_clock = true;
         self
     }
 
@@ -173,19 +211,14 @@ impl DiskOptions {
     /// See [`OpenError`]. Nothing was changed if the store is damaged.
     pub fn open(self, path: impl AsRef<Path>) -> Result<DiskStore, OpenError> {
         let path = path.as_ref();
-        fs::create_dir_all(path).map_err(OpenError::io("create", path))?;
-        let lock = lock::take(path)?;
-        let log = Log::open(Arc::new(RealFolder::at(path)), self.settings)?;
+        let folder = Arc::new(RealFolder::own(path, self.settings.create)?);
+        let log = Log::open(Arc::clone(&folder) as _, self.settings)?;
+        folder.sign().map_err(OpenError::io("write to", path))?;
         let shared = Arc::clone(&log.shared);
         let is_closing = Arc::new(AtomicBool::new(false));
         let (queue, thread) = writer::start(log, Arc::clone(&is_closing))
             .map_err(OpenError::io("start a thread for", path))?;
-        let writer = Writer {
-            queue,
-            is_closing,
-            thread: Mutex::new(Some(thread)),
-            lock: Mutex::new(Some(lock)),
-        };
+        let writer = Writer { queue, is_closing, thread: Mutex::new(Some(thread)), folder };
         Ok(DiskStore { shared, writer: Arc::new(writer) })
     }
 }
@@ -259,7 +292,7 @@ impl Writer {
             // A writer that panicked has dropped its log; its callers were told.
             let _ = thread.join();
         }
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.folder.unlock();
     }
 }
 
@@ -276,6 +309,7 @@ impl Store for DiskStore {
         if let Some(record) = self.shared.find(&first.id)? {
             let now = self.shared.clock.now();
             if !record.is_expired(now) {
+                self.shared.check_folder()?;
                 return Ok(Stamped { now, value: Inserted::Exists(record) });
             }
         }
@@ -283,7 +317,7 @@ impl Store for DiskStore {
     }
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        self.shared.check()?;
+        self.shared.check_folder()?;
         let value = self.shared.find(&id)?;
         Ok(Stamped { now: self.shared.clock.now(), value })
     }

@@ -5,6 +5,8 @@
 //! one version the second loses. Whoever learns of something that is not durable yet is answered
 //! after the flush, too.
 
+use std::time::Duration;
+
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
 
@@ -14,6 +16,10 @@ use super::log::{Answer, Log, Reply, Reserve};
 /// How many records are reaped between two batches: a fraction of a millisecond, so that nobody
 /// waits for the reaper.
 const REAP_STEP: usize = 1_024;
+
+/// How old the mark of the clock may become while the store is idle. An opening refuses a wall clock
+/// that is weeks ahead of the mark, so a store that is open but idle must not let it grow old.
+const CLOCK_MARK_AGE_MAX: Duration = Duration::from_secs(3_600);
 
 /// Something that is asked of the writer.
 #[derive(Debug)]
@@ -74,9 +80,11 @@ impl Log {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(Some(record)) if !record.is_expired(now) => {
                 let answer = Stamped { now, value: Inserted::Exists(record) };
-                match is_durable {
-                    true => drop(reply.send(Ok(answer))),
-                    false => self.batch.answer(Answer::Inserted(reply, answer)),
+                if is_durable {
+                    let present = self.shared.check_folder();
+                    drop(reply.send(present.map(|()| answer)));
+                } else {
+                    self.batch.answer(Answer::Inserted(reply, answer));
                 }
                 return;
             }
@@ -103,7 +111,7 @@ impl Log {
             return self.batch.answer(Answer::Swapped(reply, Stamped { now, value }));
         }
         if self.shared.index.get(prefix_of(&from.id), from.version).is_none() {
-            let current = self.shared.find(&from.id);
+            let current = self.shared.check_folder().and_then(|()| self.shared.find(&from.id));
             let lost = current.map(|record| Stamped { now, value: Swapped::Lost(record) });
             return drop(reply.send(lost));
         }
@@ -148,6 +156,8 @@ impl Log {
         let (done, last) = index.reap(until, step, |entry| segments.lost(entry.slot, entry.length));
         if let Some(last) = last {
             self.reaped = last;
+        }
+        if last.is_some() || self.clock_mark.until(now) > CLOCK_MARK_AGE_MAX {
             self.batch.mark();
         }
         reaping.done += done;

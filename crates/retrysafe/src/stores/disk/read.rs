@@ -4,11 +4,15 @@
 //! a flush. Between the two steps a segment may be recycled under it. So what was read counts only
 //! if it is the id and version that were looked for; else the index is asked again, and only an
 //! entry that still says the same is damage.
+//!
+//! Before an answer leaves, the folder must still be where it was: what is read from a folder that
+//! was taken away will not be there after the next start.
 
 use std::cmp::Ordering;
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use retrysafe_core::record::{Record, Standing};
@@ -16,9 +20,10 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Census, Cursor, Filter, Page, Query, StoreError, StoreErrorKind};
 use retrysafe_core::time::Time;
 
-use super::files::File;
-use super::format::{ENTRY_BYTES, EntryHeader};
+use super::files::{File, Folder};
+use super::format::{ENTRY_BYTES, EntryHeader, EntryPlace};
 use super::index::{Entry, Index, SHARDS, prefix_of};
+use super::segments::name_of;
 use crate::stores::clock::Clock;
 
 /// How often a reader asks the index again. Each time, the record was moved or written meanwhile,
@@ -29,11 +34,18 @@ const TRIES: usize = 32;
 /// if need be: some ten milliseconds.
 const READS_MAX: usize = 4_096;
 
+/// How often the segments are looked at that nobody writes, whether they were removed. The folder
+/// itself is looked at before every answer, and the segment that is written after every write.
+const FILES_LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// What readers and the writer share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) index: Index,
     pub(crate) clock: Clock,
+    pub(crate) folder: Arc<dyn Folder>,
+    /// The store's random number.
+    pub(crate) store: u64,
     /// The segments, by slot. Slots are never given up.
     pub(crate) files: RwLock<Vec<Arc<dyn File>>>,
     /// The generation of each segment, by slot.
@@ -42,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) failure: OnceLock<String>,
     /// How many records were in progress when the store was opened.
     pub(crate) abandoned: AtomicUsize,
+    /// When the segments were looked at last.
+    pub(crate) looked: Mutex<Instant>,
 }
 
 /// A record's bytes that are not that record.
@@ -60,6 +74,39 @@ impl Shared {
             Some(why) => Err(StoreError::not_applied(StoreErrorKind::Unavailable)
                 .because(format!("{why}; open the store again"))),
         }
+    }
+
+    /// Refuses everything, too, once the folder or a segment was taken away.
+    pub(crate) fn check_folder(&self) -> Result<(), StoreError> {
+        self.check()?;
+        if let Err(error) = self.folder.check_present().and_then(|()| self.check_files()) {
+            self.fail(error.to_string());
+        }
+        self.check()
+    }
+
+    fn check_files(&self) -> io::Result<()> {
+        // Somebody else is looking.
+        let Ok(mut looked) = self.looked.try_lock() else { return Ok(()) };
+        if looked.elapsed() < FILES_LOOK_EVERY {
+            return Ok(());
+        }
+        *looked = Instant::now();
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        for (slot, file) in files.iter().enumerate() {
+            if file.is_removed()? {
+                let why = format!("{} was removed while the store was open", name_of(slot));
+                return Err(io::Error::new(io::ErrorKind::NotFound, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// From here on everything is refused.
+    pub(crate) fn fail(&self, why: String) {
+        tracing::error!(why, "the disk store has failed and refuses everything");
+        // The first reason is the one to tell.
+        let _ = self.failure.set(why);
     }
 
     /// The record of this id.
@@ -109,9 +156,11 @@ impl Shared {
     /// What stands before an entry's record in the log, if it is intact.
     pub(crate) fn header_of(&self, entry: &Entry) -> Option<EntryHeader> {
         let mut bytes = [0; ENTRY_BYTES];
-        let offset = u64::from(entry.offset).checked_sub(ENTRY_BYTES as u64)?;
-        self.read_at(entry.slot, offset, &mut bytes).ok()?;
-        EntryHeader::decode(&bytes)
+        let offset = entry.offset.checked_sub(ENTRY_BYTES as u32)?;
+        self.read_at(entry.slot, u64::from(offset), &mut bytes).ok()?;
+        let generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = *generations.get(usize::from(entry.slot))?;
+        EntryHeader::decode(&bytes, EntryPlace { store: self.store, generation, offset })
     }
 
     pub(crate) fn read_at(&self, slot: u16, offset: u64, into: &mut [u8]) -> Result<(), Unread> {
@@ -123,7 +172,7 @@ impl Shared {
 
     /// One page of a scan. The order is that of ids, so a cursor is an id and outlives a restart.
     pub(crate) fn scan(&self, query: &Query) -> Result<(Time, Page), StoreError> {
-        self.check()?;
+        self.check_folder()?;
         let after = query.after.as_ref().map(read_cursor).transpose()?;
         let now = self.clock.now();
         let mut walk = Walk { shared: self, query, now, after, page: Page::default(), reads: 0 };
@@ -137,7 +186,7 @@ impl Shared {
     /// One page of the records that were written last. The index knows all versions, so nothing is
     /// read that is not among the last.
     pub(crate) fn latest(&self, query: &Query) -> Result<(Time, Page), StoreError> {
-        self.check()?;
+        self.check_folder()?;
         let below = query.after.as_ref().map_or(Ok(u64::MAX), Cursor::version)?;
         let now = self.clock.now();
         let mut walk =
@@ -189,7 +238,7 @@ impl Shared {
 
     /// What the store holds, in numbers.
     pub(crate) fn census(&self) -> Result<Census, StoreError> {
-        self.check()?;
+        self.check_folder()?;
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner).clone();
         let bytes = files.iter().map(|file| file.bytes()).sum::<io::Result<u64>>();
         let (unknown, since) = self.index.count_unknown();

@@ -1,39 +1,26 @@
-//! What does opening find, and what does it refuse?
+//! What does a folder hold, and where does its log end?
 //!
-//! Opening reads what is there, decides where the log ends, and builds the index from the snapshot
-//! and the log behind it. Every batch but the last must verify, for each was flushed before the next
-//! was begun. The last may be torn by a crash; then nothing follows it, and it is cut off. Anything
-//! else is damage: opening changes nothing and says where.
+//! Every batch but the last must verify, for each was flushed before the next was begun. The last may
+//! be torn by a crash; then nothing follows it, and it is cut off. Anything else is damage. Nothing is
+//! changed here: opening and the doctor read with the same eyes.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, Hasher as _};
-use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::Arc;
 
-use retrysafe_core::machine::{Decision, Event, decide};
-use retrysafe_core::time::Time;
-
-use super::batch::Place;
+use super::batch::{Next, Place};
+use super::create::{SEGMENTS_FIRST, STORE};
 use super::error::OpenError;
 use super::files::{File, Folder};
 use super::format::{
-    BATCH_BYTES, EntryHeader, LogState, SECTOR, STORE_BYTES, SegmentHeader, StoreFile,
-    StoreFileError, entries,
+    BATCH_BYTES, BatchHeader, EntryHeader, LogState, PAGE, SEGMENT_HEADER_BYTES, STORE_BYTES,
+    SegmentHeader, StoreFile, StoreFileError,
 };
-use super::index::{Entry, Index, Mark, SHARDS, prefix_of};
-use super::log::{Batch, Log, Reserve};
-use super::read::Shared;
-use super::segments::{Segment, Segments, fill, name_of};
+use super::index::{Entry, Mark};
+use super::segments::name_of;
 use super::snapshot::{self, Position};
-use super::{Settings, lock};
 
-pub(crate) const STORE: &str = "store";
-const STORE_NEW: &str = "store.new";
-
-/// How many segments a store begins with: one to write, one kept for settling on a full disk.
-const SEGMENTS_FIRST: usize = 2;
+const BROKEN: &str = "a batch that was flushed does not verify";
 
 /// The segments of a store as they are found.
 #[derive(Debug)]
@@ -42,109 +29,46 @@ pub(crate) struct Found {
     pub(crate) files: Vec<Arc<dyn File>>,
     /// The segments that were ever in use, by generation.
     pub(crate) headers: BTreeMap<u64, (usize, SegmentHeader)>,
+    /// The generation of each segment, by slot; zero if it was never in use.
+    pub(crate) generations: Vec<u64>,
+    /// The segments without a header that verifies, and how their first page looks.
+    unmarked: Vec<(usize, Unmarked)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unmarked {
+    /// Never in use.
+    Blank,
+    /// Being taken into use when a crash came, or damaged.
+    Broken,
 }
 
 /// Where the log ends.
 #[derive(Clone, Copy, Debug)]
-struct End {
-    generation: u64,
-    offset: u32,
-    state: LogState,
+pub(crate) struct End {
+    pub(crate) generation: u64,
+    pub(crate) offset: u32,
+    pub(crate) state: LogState,
+    /// The newest segment's header.
+    pub(crate) header: SegmentHeader,
+    /// The last batch of the newest segment: it may be no more than the page cache's.
+    pub(crate) last: Option<BatchHeader>,
+    /// The oldest generation in use as of the batch before that: surely durable.
+    pub(crate) oldest_for_sure: u64,
+    /// Whether the newest segment's own header may be no more than the page cache's.
+    pub(crate) is_header_in_doubt: bool,
 }
 
-impl Log {
-    /// Opens the store in a folder, or creates one if the folder is empty.
-    pub(crate) fn open(folder: Arc<dyn Folder>, mut settings: Settings) -> Result<Self, OpenError> {
-        let names = folder.names().map_err(OpenError::io("list", "."))?;
-        if !names.iter().any(|name| name == STORE) {
-            create(&*folder, &names, &settings)?;
-        }
-        for name in names.iter().filter(|name| name.ends_with(".new")) {
-            folder.remove(name).map_err(OpenError::io("remove", name))?;
-        }
-        let found = find(&*folder)?;
-        settings.segment_bytes = found.store.segment_bytes;
-        let end = found.end()?;
-        let (index, replayed) = found.index(&*folder, end)?;
-        let clock = settings.clock.clone().starting_at_least(Time::from_ms(end.state.clock));
-        let mut log = found.into_log(folder, settings, end, index, clock);
-        log.snapshots.written(replayed);
-        log.adopt()?;
-        Ok(log)
-    }
-
-    /// Takes the store over: whatever was in progress has lost its owner. Durable before anybody is
-    /// served, like the mark of the clock.
-    fn adopt(&mut self) -> Result<(), OpenError> {
-        for entry in self.shared.index.running(u64::MAX) {
-            // A record that cannot be read stays an error for its own key.
-            let Ok(record) = self.shared.read(&entry) else { continue };
-            let now = self.shared.clock.now();
-            let Decision::Write(write) = decide(Some(&record), &Event::OwnerGone, now) else {
-                continue;
-            };
-            let unknown = write.onto(&record, now, self.sequence + 1);
-            self.append(&unknown, record.version, Reserve::Usable)
-                .map_err(|error| io::Error::new(io::ErrorKind::StorageFull, error.to_string()))
-                .map_err(OpenError::io("write to", "the log"))?;
-            self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
-            if self.is_batch_full() {
-                self.flush_opening()?;
-            }
-        }
-        self.batch.mark();
-        self.flush_opening()?;
-        self.keep_spares();
-        Ok(())
-    }
-
-    fn flush_opening(&mut self) -> Result<(), OpenError> {
-        let before = (self.generation, self.end);
-        self.flush();
-        match self.shared.failure.get() {
-            None if (self.generation, self.end) != before => Ok(()),
-            None => Err(OpenError::io("write to", "the log")(io::ErrorKind::StorageFull.into())),
-            Some(why) => Err(OpenError::io("write to", "the log")(io::Error::other(why.clone()))),
-        }
-    }
-}
-
-/// Makes a store of an empty folder. The file `store` comes last: without it there is no store, and
-/// with it there are segments.
-fn create(folder: &dyn Folder, names: &[String], settings: &Settings) -> Result<(), OpenError> {
-    for name in names {
-        let is_segment = name.starts_with("segment-");
-        if is_segment && !name.ends_with(".new") && !is_blank(folder, name)? {
-            return Err(OpenError::damaged(STORE, 0, "the file is missing"));
-        }
-        if !is_segment && ![STORE_NEW, lock::NAME, "lost+found"].contains(&name.as_str()) {
-            return Err(OpenError::NotAStore { found: name.clone() });
-        }
-    }
-    for slot in 0..SEGMENTS_FIRST {
-        fill(folder, slot, settings.segment_bytes).map_err(OpenError::io("fill", name_of(slot)))?;
-    }
-    let random = std::hash::RandomState::new().build_hasher().finish();
-    let store = StoreFile { store: random, segment_bytes: settings.segment_bytes };
-    let written = || {
-        let file = folder.create(STORE_NEW)?;
-        file.write(&store.encode(), 0)?;
-        file.flush()?;
-        folder.rename(STORE_NEW, STORE)?;
-        folder.flush()
-    };
-    written().map_err(OpenError::io("create", STORE))
-}
-
-/// Whether a segment was never in use.
-fn is_blank(folder: &dyn Folder, name: &str) -> Result<bool, OpenError> {
-    let read = || {
-        let file = folder.open(name)?;
-        let mut sector = vec![0; SECTOR.min(file.bytes()? as usize)];
-        file.read(&mut sector, 0)?;
-        Ok(sector.iter().all(|byte| *byte == 0))
-    };
-    read().map_err(OpenError::io("read", name))
+/// Whoever is shown the log, in order.
+pub(crate) trait Reader {
+    /// An entry of the snapshot, with which the log begins.
+    fn snapshot_entry(&mut self, entry: Entry);
+    /// The snapshot turned out not to verify: everything it has shown is void.
+    fn forget_snapshot(&mut self);
+    /// Settled records up to this mark were reaped.
+    fn reaped(&mut self, mark: Mark);
+    /// An entry, in which slot its record stands and from which byte on, and its record.
+    fn entry(&mut self, header: &EntryHeader, slot: u16, at: u32, record: &[u8]);
 }
 
 /// Reads the file `store`.
@@ -163,35 +87,51 @@ pub(crate) fn read_store(folder: &dyn Folder) -> Result<StoreFile, OpenError> {
     })
 }
 
+/// Whether this is the name of a segment.
+pub(crate) fn is_segment(name: &str) -> bool {
+    name.starts_with("segment-") && !name.ends_with(".new")
+}
+
 /// Finds the segments and reads their headers.
-fn find(folder: &dyn Folder) -> Result<Found, OpenError> {
+pub(crate) fn find(folder: &dyn Folder) -> Result<Found, OpenError> {
     let store = read_store(folder)?;
     let names = folder.names().map_err(OpenError::io("list", "."))?;
-    let is_segment = |name: &&String| name.starts_with("segment-") && !name.ends_with(".new");
-    let count = names.iter().filter(is_segment).count().max(SEGMENTS_FIRST);
-    let mut found = Found { store, files: Vec::with_capacity(count), headers: BTreeMap::new() };
+    let count = names.iter().filter(|name| is_segment(name)).count().max(SEGMENTS_FIRST);
+    let mut found = Found {
+        store,
+        files: Vec::with_capacity(count),
+        headers: BTreeMap::new(),
+        generations: vec![0; count],
+        unmarked: Vec::new(),
+    };
     for slot in 0..count {
         let name = name_of(slot);
         if !names.contains(&name) {
             return Err(OpenError::damaged(name, 0, "the segment is missing"));
         }
-        let (file, sector) = read_first(folder, &name, store.segment_bytes)?;
+        let (file, first) = read_first(folder, &name, store.segment_bytes)?;
         found.files.push(file);
-        if sector.iter().all(|byte| *byte == 0) {
+        let Some(header) = SegmentHeader::decode(&first) else {
+            let is_blank = first.iter().all(|byte| *byte == 0);
+            let looks = if is_blank { Unmarked::Blank } else { Unmarked::Broken };
+            found.unmarked.push((slot, looks));
             continue;
-        }
-        let header = SegmentHeader::decode(&sector)
-            .ok_or_else(|| OpenError::damaged(&*name, 0, "the segment's header does not verify"))?;
+        };
         if header.store != store.store {
             return Err(OpenError::damaged(name, 0, "the segment belongs to another store"));
+        }
+        if let Some(generation) = found.generations.get_mut(slot) {
+            *generation = header.generation;
         }
         if found.headers.insert(header.generation, (slot, header)).is_some() {
             return Err(OpenError::damaged(name, 0, "another segment has the same generation"));
         }
     }
+    found.admit_unmarked()?;
     Ok(found)
 }
 
+/// Opens a segment and reads the bytes of its header.
 fn read_first(
     folder: &dyn Folder,
     name: &str,
@@ -202,45 +142,48 @@ fn read_first(
     if bytes != u64::from(segment_bytes) {
         return Err(OpenError::damaged(name, bytes, "the segment is not of its full length"));
     }
-    let mut sector = vec![0; SECTOR];
-    file.read(&mut sector, 0).map_err(OpenError::io("read", name))?;
-    Ok((file, sector))
+    let mut first = vec![0; SEGMENT_HEADER_BYTES];
+    file.read(&mut first, 0).map_err(OpenError::io("read", name))?;
+    Ok((file, first))
 }
 
 impl Found {
-    /// A segment that was in use, to be read.
-    fn place(&self, generation: u64) -> Result<(usize, Place<'_>), OpenError> {
+    /// A segment of the log, to be read.
+    pub(crate) fn place(&self, generation: u64) -> Result<(usize, Place<'_>), OpenError> {
         let missing = || OpenError::damaged("the log", 0, "a segment of the log is missing");
         let (slot, _) = self.headers.get(&generation).ok_or_else(missing)?;
-        let file = self.files.get(*slot).ok_or_else(missing)?;
+        let place = self.place_in(*slot, generation).ok_or_else(missing)?;
+        Ok((*slot, place))
+    }
+
+    fn place_in(&self, slot: usize, generation: u64) -> Option<Place<'_>> {
         let StoreFile { store, segment_bytes } = self.store;
-        Ok((*slot, Place { file: &**file, store, generation, bytes: segment_bytes }))
+        let file = self.files.get(slot)?;
+        Some(Place { file: &**file, store, generation, bytes: segment_bytes })
     }
 
     /// Finds where the log ends.
-    fn end(&self) -> Result<End, OpenError> {
-        let Some((generation, (slot, header))) = self.headers.last_key_value() else {
+    pub(crate) fn end(&self) -> Result<End, OpenError> {
+        let newest = self.headers.last_key_value();
+        let generation = newest.map_or(0, |(generation, _)| *generation);
+        self.check_unmarked(generation)?;
+        let Some((_, (slot, header))) = newest else {
             // Nothing was ever written: the first batch will turn to the first segment.
-            let state =
-                LogState { oldest: 1, sequence: 0, clock: 0, slots: 0, reaped: Mark::default() };
-            return Ok(End { generation: 0, offset: self.store.segment_bytes, state });
+            let reaped = Mark::default();
+            let state = LogState { oldest: 1, sequence: 0, clock: 0, slots: 0, reaped };
+            let StoreFile { store, segment_bytes: offset } = self.store;
+            let header = SegmentHeader { store, generation, previous_end: 0, state };
+            return Ok(End {
+                generation,
+                offset,
+                state,
+                header,
+                last: None,
+                oldest_for_sure: 1,
+                is_header_in_doubt: false,
+            });
         };
-        let name = name_of(*slot);
-        let (_, place) = self.place(*generation)?;
-        let mut end = End { generation: *generation, offset: SECTOR as u32, state: header.state };
-        let mut body = Vec::new();
-        while let Some(batch) =
-            place.batch(end.offset, &mut body).map_err(OpenError::io("read", &name))?
-        {
-            (end.offset, end.state) = (batch.end(), batch.state);
-        }
-        // The sector at the end may hold the header of the batch that was torn; what comes after
-        // it may not.
-        let after = end.offset.saturating_add(SECTOR as u32);
-        if place.next_header(after).map_err(OpenError::io("read", &name))?.is_some() {
-            let what = "a batch that was flushed does not verify";
-            return Err(OpenError::damaged(name, u64::from(end.offset), what));
-        }
+        let end = self.end_of(generation, *header).map_err(|error| error.in_file(*slot))?;
         if end.state.slots as usize > self.files.len() {
             let name = name_of(self.files.len());
             return Err(OpenError::damaged(name, 0, "the segment is missing"));
@@ -248,174 +191,192 @@ impl Found {
         Ok(end)
     }
 
-    /// Builds the index, and says how many bytes of log were replayed for it.
-    fn index(&self, folder: &dyn Folder, end: End) -> Result<(Index, u64), OpenError> {
-        let oldest = end.state.oldest;
-        let (index, from) = match self.snapshot(folder, end)? {
-            Some((index, position)) => (index, position),
-            None => {
-                let start =
-                    Position { generation: oldest, offset: SECTOR as u32, reaped: Mark::default() };
-                (Index::new(), start)
-            }
+    /// Reads the newest segment to its end.
+    fn end_of(&self, generation: u64, header: SegmentHeader) -> Result<End, OpenError> {
+        let (_, place) = self.place(generation)?;
+        let mut end = End {
+            generation,
+            offset: PAGE as u32,
+            state: header.state,
+            header,
+            last: None,
+            oldest_for_sure: header.state.oldest,
+            is_header_in_doubt: true,
         };
-        let (mut replayed, mut reaped) = (0, from.reaped);
-        for generation in oldest.max(1)..=end.generation {
-            let place = self.place(generation)?;
+        let mut body = Vec::new();
+        loop {
+            match place.next(end.offset, &mut body).map_err(OpenError::io("read", "."))? {
+                Next::Batch(batch) => {
+                    end.oldest_for_sure = end.state.oldest;
+                    (end.offset, end.state, end.last) = (batch.end(), batch.state, Some(batch));
+                    end.is_header_in_doubt &= batch.after < PAGE as u32;
+                }
+                Next::End => break,
+                Next::Broken => return Err(OpenError::damaged("", end.offset.into(), BROKEN)),
+            }
+        }
+        // A batch that a crash has torn was begun after the segment's header was flushed, too.
+        let torn = place.header(end.offset).map_err(OpenError::io("read", "."))?;
+        end.is_header_in_doubt &= torn.is_none_or(|torn| torn.after < PAGE as u32);
+        Ok(end)
+    }
+
+    /// A segment that is taken into use together with a batch is the newest as soon as that batch is
+    /// there, whatever became of its header: the batch was durable before.
+    fn admit_unmarked(&mut self) -> Result<(), OpenError> {
+        let Some((generation, (slot, header))) = self.headers.last_key_value() else {
+            return Ok(());
+        };
+        let (newest, last_slot, last_header) = (*generation, *slot, *header);
+        let mut body = Vec::new();
+        for number in 0..self.unmarked.len() {
+            let Some((slot, _)) = self.unmarked.get(number).copied() else { break };
+            let Some(place) = self.place_in(slot, newest + 1) else { continue };
+            let batch = place.batch(PAGE as u32, &mut body);
+            let batch = batch.map_err(OpenError::io("read", name_of(slot)))?;
+            let Some(batch) = batch.filter(|batch| batch.after < PAGE as u32) else { continue };
+            let end = self.end_of(newest, last_header);
+            let previous_end = end.map_err(|error| error.in_file(last_slot))?.offset;
+            let BatchHeader { store, generation, state, .. } = batch;
+            let header = SegmentHeader { store, generation, previous_end, state };
+            self.headers.insert(generation, (slot, header));
+            if let Some(place) = self.generations.get_mut(slot) {
+                *place = generation;
+            }
+            self.unmarked.remove(number);
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// A segment whose header does not verify was being taken into use when a crash came. Nothing
+    /// can follow such a header; where something does, the header was durable and is damaged.
+    fn check_unmarked(&self, newest: u64) -> Result<(), OpenError> {
+        for (slot, looks) in &self.unmarked {
+            let Some(place) = self.place_in(*slot, newest + 1) else { continue };
+            let name = name_of(*slot);
+            let mut from = PAGE as u32;
+            while let Some(batch) = match looks {
+                Unmarked::Blank => place.header(from),
+                Unmarked::Broken => place.next_header(from),
+            }
+            .map_err(OpenError::io("read", &name))?
+            {
+                if batch.after >= PAGE as u32 {
+                    let what = "the segment's header does not verify";
+                    return Err(OpenError::damaged(name, 0, what));
+                }
+                from = batch.offset.saturating_add(PAGE as u32);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the log: what the snapshot knows, if there is an intact one, and the batches behind it.
+    /// Says how many bytes of batches there were.
+    pub(crate) fn read_log(
+        &self,
+        folder: &dyn Folder,
+        end: &End,
+        reader: &mut impl Reader,
+    ) -> Result<u64, OpenError> {
+        let from = self.read_snapshot(folder, end, reader)?;
+        self.read_batches(end, from, reader)
+    }
+
+    /// Where the log begins.
+    pub(crate) fn beginning(&self, end: &End) -> Position {
+        Position { generation: end.state.oldest, offset: PAGE as u32, reaped: Mark::default() }
+    }
+
+    /// Shows the batches of the log from a position on.
+    pub(crate) fn read_batches(
+        &self,
+        end: &End,
+        from: Position,
+        reader: &mut impl Reader,
+    ) -> Result<u64, OpenError> {
+        let (mut bytes, mut reaped) = (0, from.reaped);
+        for generation in end.state.oldest.max(1)..=end.generation {
+            let (slot, place) = self.place(generation)?;
             if generation < from.generation {
                 continue;
             }
-            let is_first = generation == from.generation;
-            let start = if is_first { from.offset } else { SECTOR as u32 };
-            let stop = match self.headers.get(&(generation + 1)) {
-                Some((_, next)) => next.previous_end,
-                None => end.offset,
-            };
-            self.replay(&index, place, start..stop, &mut reaped)?;
-            replayed += u64::from(stop.saturating_sub(start));
+            let start = if generation == from.generation { from.offset } else { PAGE as u32 };
+            let stop = self.end_of_generation(generation, end);
+            self.read_segment(place, slot as u16, start..stop, &mut reaped, reader)
+                .map_err(|error| error.in_file(slot))?;
+            bytes += u64::from(stop.saturating_sub(start));
         }
-        Ok((index, replayed))
+        Ok(bytes)
     }
 
-    fn snapshot(
-        &self,
-        folder: &dyn Folder,
-        end: End,
-    ) -> Result<Option<(Index, Position)>, OpenError> {
-        let Ok(file) = folder.open(snapshot::NAME) else { return Ok(None) };
-        let slot_of = |generation: u64| {
-            let (slot, _) =
-                self.headers.get(&generation).filter(|_| generation >= end.state.oldest)?;
-            Some(*slot as u16)
-        };
-        let loaded = snapshot::load(&*file, self.store.store, slot_of)
-            .map_err(OpenError::io("read", snapshot::NAME))?;
-        if let Some((_, position)) = &loaded
-            && (position.generation, position.offset) > (end.generation, end.offset)
-        {
-            let what = "the log ends before the position of the snapshot";
-            return Err(OpenError::damaged(snapshot::NAME, 0, what));
+    /// Where the batches of a segment of the log end.
+    pub(crate) fn end_of_generation(&self, generation: u64, end: &End) -> u32 {
+        match self.headers.get(&(generation + 1)) {
+            Some((_, next)) => next.previous_end,
+            None => end.offset,
         }
-        if loaded.is_none() {
-            tracing::warn!("the snapshot of the disk store's index is damaged; reading the log");
-        }
-        Ok(loaded)
     }
 
-    /// Replays a segment's batches into the index.
-    fn replay(
+    fn read_segment(
         &self,
-        index: &Index,
-        (slot, place): (usize, Place<'_>),
+        place: Place<'_>,
+        slot: u16,
         range: Range<u32>,
         reaped: &mut Mark,
+        reader: &mut impl Reader,
     ) -> Result<(), OpenError> {
-        let Range { start, end: stop } = range;
-        let name = name_of(slot);
-        let damaged = |at: u32| {
-            let what = "a batch that was flushed does not verify";
-            OpenError::damaged(&*name, u64::from(at), what)
-        };
         let mut body = Vec::new();
-        let mut at = start;
-        while at < stop {
-            let batch = place
-                .batch(at, &mut body)
-                .map_err(OpenError::io("read", &name))?
-                .filter(|batch| batch.end() <= stop)
-                .ok_or_else(|| damaged(at))?;
-            // What was reaped with this batch was in the index before its entries were.
+        let mut at = range.start;
+        while at < range.end {
+            let damaged = || OpenError::damaged("", u64::from(at), BROKEN);
+            let next = place.next(at, &mut body).map_err(OpenError::io("read", "."))?;
+            let Next::Batch(batch) = next else { return Err(damaged()) };
+            if batch.end() > range.end {
+                return Err(damaged());
+            }
+            // What was reaped with this batch was there before its entries were.
             if batch.state.reaped != *reaped {
                 *reaped = batch.state.reaped;
-                index.reap(*reaped, usize::MAX, drop);
+                reader.reaped(*reaped);
             }
-            for found in entries(&body) {
-                let (header, record) = found.ok_or_else(|| damaged(at))?;
-                let stands = at + (BATCH_BYTES + record) as u32;
-                self.replay_entry(index, &header, (slot as u16, stands));
+            for found in batch.entries(&body) {
+                let (header, record) = found.ok_or_else(damaged)?;
+                let stands = batch.offset + (BATCH_BYTES + record) as u32;
+                let bytes = body.get(record..record + header.length as usize).unwrap_or_default();
+                reader.entry(&header, slot, stands, bytes);
             }
             at = batch.end();
         }
         Ok(())
     }
 
-    fn replay_entry(&self, index: &Index, header: &EntryHeader, (slot, at): (u16, u32)) {
-        let EntryHeader { id, version, previous, due, standing, length } = *header;
-        let prefix = prefix_of(&id);
-        let entry = Entry::new(prefix, version, due, standing, (slot, at, length));
-        if previous != 0 && index.get(prefix, previous).is_some() {
-            index.put(entry, previous);
-            return;
-        }
-        // What it replaces was reaped or is not known here. Whatever else begins with the same
-        // bytes is the same id or, hardly ever, another one.
-        let mut n = 0;
-        while let Some(other) = index.nth(prefix, n) {
-            if self.id_of(&other).is_some_and(|other| other == id) {
-                // A snapshot may be ahead of its position.
-                if other.version <= version {
-                    index.put(entry, other.version);
-                }
-                return;
-            }
-            n += 1;
-        }
-        index.put(entry, 0);
-    }
-
-    fn id_of(&self, entry: &Entry) -> Option<retrysafe_core::scope::Id> {
-        let file = self.files.get(usize::from(entry.slot))?;
-        let mut bytes = [0; super::format::ENTRY_BYTES];
-        let offset = u64::from(entry.offset).checked_sub(bytes.len() as u64)?;
-        file.read(&mut bytes, offset).ok()?;
-        EntryHeader::decode(&bytes).map(|header| header.id)
-    }
-
-    fn into_log(
-        self,
-        folder: Arc<dyn Folder>,
-        settings: Settings,
-        end: End,
-        index: Index,
-        clock: crate::stores::clock::Clock,
-    ) -> Log {
-        let mut generations = vec![0; self.files.len()];
-        for (generation, (slot, _)) in &self.headers {
-            if let Some(place) = generations.get_mut(*slot) {
-                *place = *generation;
-            }
-        }
-        let with_generation = |(file, generation): (&Arc<dyn File>, &u64)| {
-            Segment::new(Arc::clone(file), *generation)
+    /// Shows the entries of the snapshot, and says from where on the log must be read.
+    fn read_snapshot(
+        &self,
+        folder: &dyn Folder,
+        end: &End,
+        reader: &mut impl Reader,
+    ) -> Result<Position, OpenError> {
+        let Ok(file) = folder.open(snapshot::NAME) else { return Ok(self.beginning(end)) };
+        let slot_of = |generation: u64| {
+            let (slot, _) =
+                self.headers.get(&generation).filter(|_| generation >= end.state.oldest)?;
+            Some(*slot as u16)
         };
-        let all = self.files.iter().zip(&generations).map(with_generation).collect();
-        let mut segments = Segments::opened(all, end.state.oldest);
-        for entry in (0..SHARDS).flat_map(|number| index.shard(number)) {
-            segments.gained(entry.slot, entry.length);
-        }
-        let shared = Shared {
-            index,
-            clock,
-            files: RwLock::new(self.files),
-            generations: Mutex::new(generations),
-            failure: OnceLock::new(),
-            abandoned: AtomicUsize::new(0),
+        let read = snapshot::read(&*file, self.store.store, slot_of, |entry| {
+            reader.snapshot_entry(entry);
+        });
+        let Some(position) = read.map_err(OpenError::io("read", snapshot::NAME))? else {
+            tracing::warn!("the snapshot of the disk store's index is damaged; reading the log");
+            reader.forget_snapshot();
+            return Ok(self.beginning(end));
         };
-        Log {
-            shared: Arc::new(shared),
-            folder,
-            settings,
-            store: self.store.store,
-            segments,
-            generation: end.generation,
-            end: end.offset,
-            sequence: end.state.sequence,
-            reaped: end.state.reaped,
-            batch: Batch::new(),
-            reaps: Default::default(),
-            cleaning: None,
-            snapshots: Default::default(),
-            copied: 0,
+        if (position.generation, position.offset) > (end.generation, end.offset) {
+            let what = "the log ends before the position of the snapshot";
+            return Err(OpenError::damaged(snapshot::NAME, 0, what));
         }
+        Ok(position)
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! A segment that was given up still holds its old batches. It must not be written before a flushed
 //! header says that the log begins after it: a crash would else find it half overwritten and still
-//! in use. So it is *freed* first, and a spare after the next flush.
+//! in use. So it is *freed* first, and a spare after the next flush. The same holds for a segment
+//! that only the last batch of a store has given up which is being opened.
 
 use std::collections::VecDeque;
 use std::io;
@@ -53,6 +54,8 @@ pub(crate) struct Segment {
     pub(crate) file: Arc<dyn File>,
     /// Zero if it was never in use.
     pub(crate) generation: u64,
+    /// Where its batches end, if it is in use and not the newest.
+    pub(crate) end: u32,
     /// How many bytes of current entries it holds.
     live: u64,
 }
@@ -90,25 +93,31 @@ fn fill_file(folder: &dyn Folder, name: &str, bytes: u32) -> io::Result<Arc<dyn 
 }
 
 impl Segment {
-    pub(crate) fn new(file: Arc<dyn File>, generation: u64) -> Self {
-        Self { file, generation, live: 0 }
+    pub(crate) fn new(file: Arc<dyn File>, generation: u64, end: u32) -> Self {
+        Self { file, generation, end, live: 0 }
     }
 }
 
 impl Segments {
-    /// The segments of a store that is being opened. Those from `oldest` on are in use.
-    pub(crate) fn opened(all: Vec<Segment>, oldest: u64) -> Self {
+    /// The segments of a store that is being opened. Those from `oldest` on are in use. Those before
+    /// `oldest_for_sure` are spares; those in between were given up by the last batch.
+    pub(crate) fn opened(all: Vec<Segment>, oldest: u64, oldest_for_sure: u64) -> Self {
+        let mut segments = Self::default();
         let mut in_use: Vec<(u64, u16)> = Vec::new();
-        let mut spare = VecDeque::new();
         for (slot, segment) in all.iter().enumerate() {
-            match segment.generation >= oldest.max(1) {
-                true => in_use.push((segment.generation, slot as u16)),
-                false => spare.push_back(slot as u16),
+            let slot = slot as u16;
+            if segment.generation >= oldest.max(1) {
+                in_use.push((segment.generation, slot));
+            } else if segment.generation >= oldest_for_sure.max(1) {
+                segments.freed.push(slot);
+            } else {
+                segments.spare.push_back(slot);
             }
         }
         in_use.sort_unstable();
-        let in_use = in_use.into_iter().map(|(_, slot)| slot).collect();
-        Self { all, in_use, spare, ..Self::default() }
+        segments.in_use = in_use.into_iter().map(|(_, slot)| slot).collect();
+        segments.all = all;
+        segments
     }
 
     /// How many may be written at once.
@@ -135,9 +144,14 @@ impl Segments {
         self.in_use.len()
     }
 
+    /// Those that are in use, the oldest first.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &Segment> {
+        self.in_use.iter().filter_map(|slot| self.get(*slot))
+    }
+
     /// How many bytes of current entries there are in all.
     pub(crate) fn live(&self) -> u64 {
-        self.in_use.iter().filter_map(|slot| self.get(*slot)).map(|segment| segment.live).sum()
+        self.in_use().map(|segment| segment.live).sum()
     }
 
     /// The oldest generation in use.
@@ -158,9 +172,19 @@ impl Segments {
         Some((slot, Arc::clone(&self.get(slot)?.file)))
     }
 
-    /// Takes a spare into use.
-    pub(crate) fn turn(&mut self, generation: u64) {
+    /// The spare that is taken into use next.
+    pub(crate) fn next_spare(&self) -> Option<Arc<dyn File>> {
+        Some(Arc::clone(&self.get(*self.spare.front()?)?.file))
+    }
+
+    /// Takes the next spare into use. The newest segment so far ends there.
+    pub(crate) fn turn(&mut self, generation: u64, previous_end: u32) {
         let Some(slot) = self.spare.pop_front() else { return };
+        if let Some(newest) = self.in_use.back()
+            && let Some(segment) = self.all.get_mut(usize::from(*newest))
+        {
+            segment.end = previous_end;
+        }
         if let Some(segment) = self.all.get_mut(usize::from(slot)) {
             segment.generation = generation;
             segment.live = 0;
@@ -260,7 +284,7 @@ impl Log {
                 self.segments.is_short = false;
                 self.segments.paused_until = None;
                 self.segments.spare.push_back(self.segments.all.len() as u16);
-                self.segments.all.push(Segment::new(Arc::clone(&file), 0));
+                self.segments.all.push(Segment::new(Arc::clone(&file), 0, 0));
                 let mut files = self.shared.files.write().unwrap_or_else(PoisonError::into_inner);
                 files.push(file);
             }

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use super::Durability;
 use super::files::{File, Folder};
 use super::format::{put, standing_byte, standing_of, u32_at, u64_at};
-use super::index::{Entry, Index, Mark, SHARDS};
+use super::index::{Entry, Mark, SHARDS};
 use super::log::Log;
 use super::read::Shared;
 
@@ -192,14 +192,15 @@ impl Out<'_> {
     }
 }
 
-/// Reads a snapshot: the index as it was, and from where on to replay the log. `None` if it is not
-/// intact. `slot_of` names the segment of a generation that is still in use: entries of others were
-/// superseded, copied or reaped since.
-pub(crate) fn load(
+/// Reads a snapshot: shows the entries of the index as it was, and says from where on to replay the
+/// log. `None` if it is not intact; then what was shown is void. `slot_of` names the segment of a
+/// generation that is still in use: entries of others were superseded, copied or reaped since.
+pub(crate) fn read(
     file: &dyn File,
     store: u64,
     slot_of: impl Fn(u64) -> Option<u16>,
-) -> io::Result<Option<(Index, Position)>> {
+    mut show: impl FnMut(Entry),
+) -> io::Result<Option<Position>> {
     let bytes = file.bytes()?;
     let Some(body) = bytes.checked_sub((HEADER + TRAILER) as u64) else { return Ok(None) };
     let mut header = [0; HEADER];
@@ -211,7 +212,6 @@ pub(crate) fn load(
         return Ok(None);
     }
     let mut checksum = crc32c::crc32c(&header);
-    let index = Index::new();
     let mut chunk = vec![0; CHUNK.min(body as usize)];
     let (mut at, end) = (HEADER as u64, HEADER as u64 + body);
     while at < end {
@@ -221,7 +221,7 @@ pub(crate) fn load(
         checksum = crc32c::crc32c_append(checksum, part);
         for bytes in part.chunks_exact(ENTRY) {
             if let Some(entry) = read_entry(bytes, &slot_of) {
-                index.put(entry, 0);
+                show(entry);
             }
         }
         at += length as u64;
@@ -234,7 +234,7 @@ pub(crate) fn load(
     let due = u64_at(&header, 32).unwrap_or_default();
     let version = u64_at(&header, 40).unwrap_or_default();
     let position = Position { generation, offset, reaped: Mark { due, version } };
-    Ok(is_intact.then_some((index, position)))
+    Ok(is_intact.then_some(position))
 }
 
 fn read_entry(bytes: &[u8], slot_of: impl Fn(u64) -> Option<u16>) -> Option<Entry> {

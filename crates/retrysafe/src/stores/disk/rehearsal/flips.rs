@@ -8,13 +8,14 @@ use retrysafe_core::store::StoreErrorKind;
 
 use super::super::index::SHARDS;
 use super::super::log::Log;
+use super::crashes::share;
 use super::folder::{Image, TestFolder};
 use super::script::{Ask, Model, Run, START, Step, settings};
 use crate::stores::clock::Clock;
 
 /// A small store with everything in it: segments in use, recycled and free, copies, a snapshot,
 /// records in every state. Closed in good order.
-fn populated() -> (Image, Model, BTreeSet<(usize, usize)>) {
+pub(super) fn populated() -> (Image, Model, BTreeSet<(usize, usize)>) {
     let mut run = Run::start(TestFolder::default()).unwrap();
     let mut steps =
         vec![Step::Ask(vec![Ask::Insert { key: 0, ttl: 60 }, Ask::Insert { key: 1, ttl: 60 }])];
@@ -60,6 +61,21 @@ struct Count {
     holds_nothing: usize,
 }
 
+/// Of so many bytes of entries one is changed.
+const FLIPPED_EVERY: usize = 7;
+
+/// The bytes to change: of headers every one, of entries some, and one in each sector of zeros.
+fn places(file: &[u8]) -> Vec<usize> {
+    let every = FLIPPED_EVERY.div_ceil(share() as usize);
+    let is_worth_it = |at: usize| {
+        let sector = at / 512 * 512;
+        let is_blank = file[sector..file.len().min(sector + 512)].iter().all(|byte| *byte == 0);
+        let is_header = at % 4_096 < 170;
+        at == sector || !is_blank && (is_header || at.is_multiple_of(every))
+    };
+    (0..file.len()).filter(|at| is_worth_it(*at)).collect()
+}
+
 fn flip_everything(image: &Image, model: &Model, needed: &BTreeSet<(usize, usize)>) -> Count {
     let (clock, _) = Clock::manual(START);
     let log = Log::open(Arc::new(TestFolder::of(image.clone())), settings(clock)).unwrap();
@@ -67,7 +83,7 @@ fn flip_everything(image: &Image, model: &Model, needed: &BTreeSet<(usize, usize
         model.keys().map(|id| (*id, log.shared.find(id).unwrap().unwrap())).collect();
     let mut count = Count::default();
     for (name, inode) in &image.names {
-        for at in 0..image.files[*inode].len() {
+        for at in places(&image.files[*inode]) {
             let folder = TestFolder::of(image.clone());
             folder.damage(name, at);
             let (clock, _) = Clock::manual(START);

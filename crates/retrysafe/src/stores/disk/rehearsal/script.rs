@@ -20,12 +20,13 @@ use tokio::sync::oneshot;
 use super::super::error::OpenError;
 use super::super::log::Log;
 use super::super::ops::Op;
-use super::super::{Durability, Settings};
+use super::super::{Create, Durability, Settings};
 use super::folder::TestFolder;
 use crate::stores::clock::{Clock, Hand};
 
 pub(super) const START: Time = Time::from_ms(1_000_000_000);
-pub(super) const SEGMENT: u32 = 4 << 10;
+/// A header, six batches of a page, and the page that is kept.
+pub(super) const SEGMENT: u32 = 32 << 10;
 
 /// One step of a script.
 #[derive(Clone, Debug)]
@@ -36,19 +37,42 @@ pub(super) enum Step {
     Wait(Duration),
     /// Closed in good order and opened again.
     Reopen,
-    /// The process is killed and the store opened again.
+    /// The process is killed between two things that are asked, and the store opened again.
     Kill,
+    /// The process is killed so many calls after things were asked, and the store opened again by
+    /// another, over what the page cache holds.
+    KillIn(Vec<Ask>, usize),
+    /// A flush fails, leaves its pages clean, and the store is opened again.
+    LoseFlush(Vec<Ask>),
 }
 
 /// Something that is asked of the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
-    Insert { key: u32, ttl: u64 },
-    Complete { key: u32, body: usize },
-    Release { key: u32 },
-    Doubt { key: u32 },
-    Expire { key: u32 },
-    Reap { limit: usize },
+    Insert {
+        key: u32,
+        ttl: u64,
+    },
+    Complete {
+        key: u32,
+        body: usize,
+    },
+    Release {
+        key: u32,
+    },
+    Doubt {
+        key: u32,
+    },
+    Expire {
+        key: u32,
+    },
+    /// A change that leaves the record as long as it was.
+    Touch {
+        key: u32,
+    },
+    Reap {
+        limit: usize,
+    },
 }
 
 /// A generator of small numbers: the same seed gives the same script.
@@ -93,10 +117,23 @@ pub(super) struct Run {
     pub(super) maybe: BTreeSet<Id>,
     pub(super) known: Vec<Known>,
     marked: Time,
+    settings: Settings,
+    /// How often the process was killed inside a commit.
+    pub(super) killed: usize,
+    /// How often a flush left its pages clean.
+    pub(super) flushes_lost: usize,
 }
 
 pub(super) fn settings(clock: Clock) -> Settings {
-    Settings { durability: Durability::Full, segment_bytes: SEGMENT, clock, inline: true }
+    Settings {
+        durability: Durability::Full,
+        segment_bytes: SEGMENT,
+        clock,
+        create: Create::IfAbsent,
+        // The scripts' clocks start anew wherever it suits them.
+        accept_clock: true,
+        inline: true,
+    }
 }
 
 pub(super) fn first(key: u32, ttl: u64) -> First {
@@ -152,6 +189,7 @@ impl Ask {
             Self::Expire { key } => {
                 swap(key, &[Standing::Completed, Standing::FailedRetryable], Becomes::Expired)
             }
+            Self::Touch { key } => swap(key, &Standing::ALL, Becomes::Same),
             Self::Reap { limit } => {
                 let (reply, answer) = oneshot::channel();
                 Some((Op::Reap(limit, reply), Waits::Reaped(answer)))
@@ -172,9 +210,22 @@ enum Waits {
 impl Run {
     /// Opens a store in a folder; an error is the folder's doing.
     pub(super) fn start(folder: TestFolder) -> Result<Self, OpenError> {
+        Self::start_with(folder, true)
+    }
+
+    /// The same, with segments filled and snapshots taken by threads beside the writer.
+    pub(super) fn start_with_threads(folder: TestFolder) -> Result<Self, OpenError> {
+        Self::start_with(folder, false)
+    }
+
+    fn start_with(folder: TestFolder, inline: bool) -> Result<Self, OpenError> {
         let (clock, hand) = Clock::manual(START);
+        let settings = Settings { inline, ..settings(clock.clone()) };
         let mut run = Self {
             folder,
+            settings,
+            killed: 0,
+            flushes_lost: 0,
             log: None,
             clock,
             hand,
@@ -198,6 +249,21 @@ impl Run {
                     self.open_after_all()?;
                 }
                 Step::Kill => self.open_after_all()?,
+                Step::KillIn(asks, calls) => {
+                    self.folder.die_after(*calls);
+                    self.ask(asks);
+                    self.await_threads();
+                    self.killed += usize::from(self.folder.revive());
+                    self.open_after_all()?;
+                }
+                Step::LoseFlush(asks) => {
+                    self.folder.lose_next_flush();
+                    self.ask(asks);
+                    self.flushes_lost += usize::from(self.has_failed());
+                    self.await_threads();
+                    self.folder.revive();
+                    self.open_after_all()?;
+                }
             }
             self.know();
         }
@@ -225,8 +291,9 @@ impl Run {
 
     /// Opens the store and compares it with what was acknowledged.
     pub(super) fn open(&mut self) -> Result<(), OpenError> {
+        self.await_threads();
         self.log = None;
-        let log = Log::open(Arc::new(self.folder.clone()), settings(self.clock.clone()))?;
+        let log = Log::open(Arc::new(self.folder.clone()), self.settings.clone())?;
         for (id, record) in &mut self.model {
             let found = log.shared.find(id).unwrap();
             if !self.maybe.contains(id) {
@@ -244,6 +311,18 @@ impl Run {
         self.log = Some(log);
         self.know();
         Ok(())
+    }
+
+    /// Threads of a process end with it. Here they would go on.
+    fn await_threads(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.await_threads();
+        }
+    }
+
+    /// Whether the store refuses everything.
+    fn has_failed(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.shared.check().is_err())
     }
 
     fn ask(&mut self, asks: &[Ask]) {
@@ -299,10 +378,18 @@ impl Run {
 pub(super) fn is_same(was: &Record, found: &Record) -> bool {
     was == found
         || was.standing() == Standing::InProgress
-            && matches!(found.state, State::Unknown { doubt: Doubt::OwnerGone, .. })
-            && (was.fence, was.created_at, was.attempts)
-                == (found.fence, found.created_at, found.attempts)
             && found.version > was.version
+            && are_orphaned_alike(found, was)
+}
+
+/// Whether one is what an opening made of the other's attempt, or both are.
+fn are_orphaned_alike(found: &Record, other: &Record) -> bool {
+    let is_orphaned =
+        |record: &Record| matches!(record.state, State::Unknown { doubt: Doubt::OwnerGone, .. });
+    is_orphaned(found)
+        && (is_orphaned(other) || other.standing() == Standing::InProgress)
+        && (found.fence, found.created_at, found.attempts)
+            == (other.fence, other.created_at, other.attempts)
 }
 
 /// Checks one record after a crash: it is as acknowledged, or as a write that was under way would
@@ -314,7 +401,12 @@ pub(super) fn check(
     now: Time,
 ) {
     let fits = match found {
-        Some(found) => [was, would_be].into_iter().flatten().any(|one| is_same(one, found)),
+        // A write that was under way may have been met by another opening than the script's.
+        Some(found) if was != would_be => {
+            was.is_some_and(|was| is_same(was, found))
+                || would_be.is_some_and(|one| one == found || are_orphaned_alike(found, one))
+        }
+        Some(found) => was.is_some_and(|was| is_same(was, found)),
         None => was.is_none_or(|was| was.is_expired(now)),
     };
     assert!(fits, "acknowledged {was:?}\nunder way {would_be:?}\nfound {found:?}\nat {now:?}");

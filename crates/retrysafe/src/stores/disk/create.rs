@@ -1,0 +1,77 @@
+//! How does an empty folder become a store?
+//!
+//! The file `store` comes last: without it there is no store, and with it there are segments. A crash
+//! on the way leaves segments that were never in use and files that end in `.new`; the next opening
+//! begins again from there.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use super::error::OpenError;
+use super::files::Folder;
+use super::folder::OWNER;
+use super::format::{PAGE, StoreFile};
+use super::segments::{fill, name_of};
+use super::{Create, Settings};
+
+pub(crate) const STORE: &str = "store";
+const STORE_NEW: &str = "store.new";
+
+/// What may lie in a folder that becomes a store: what a crash left, a file system, or the gateway.
+const HARMLESS: [&str; 4] = [STORE_NEW, "lost+found", OWNER, "admin-token"];
+
+/// How many segments a store begins with: one to write, one kept for settling on a full disk.
+pub(crate) const SEGMENTS_FIRST: usize = 2;
+
+/// Makes a store of a folder that holds none.
+pub(crate) fn create(
+    folder: &dyn Folder,
+    names: &[String],
+    settings: &Settings,
+) -> Result<(), OpenError> {
+    for name in names {
+        let is_segment = name.starts_with("segment-");
+        if is_segment && !name.ends_with(".new") && !is_blank(folder, name)? {
+            return Err(OpenError::damaged(STORE, 0, "the file is missing"));
+        }
+        if !is_segment && !HARMLESS.contains(&name.as_str()) {
+            return Err(OpenError::NotAStore { found: name.clone() });
+        }
+    }
+    match settings.create {
+        Create::IfAbsent => {}
+        Create::Never => return Err(OpenError::Absent),
+    }
+    remove_unfinished(folder, names)?;
+    for slot in 0..SEGMENTS_FIRST {
+        fill(folder, slot, settings.segment_bytes).map_err(OpenError::io("fill", name_of(slot)))?;
+    }
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    let store = StoreFile { store: random, segment_bytes: settings.segment_bytes };
+    let written = || {
+        let file = folder.create(STORE_NEW)?;
+        file.write(&store.encode(), 0)?;
+        file.flush()?;
+        folder.rename(STORE_NEW, STORE)?;
+        folder.flush()
+    };
+    written().map_err(OpenError::io("create", STORE))
+}
+
+/// Removes what was being made when the last owner ended.
+pub(crate) fn remove_unfinished(folder: &dyn Folder, names: &[String]) -> Result<(), OpenError> {
+    for name in names.iter().filter(|name| name.ends_with(".new")) {
+        folder.remove(name).map_err(OpenError::io("remove", name))?;
+    }
+    Ok(())
+}
+
+/// Whether a segment was never in use.
+fn is_blank(folder: &dyn Folder, name: &str) -> Result<bool, OpenError> {
+    let read = || {
+        let file = folder.open(name)?;
+        let mut page = vec![0; PAGE.min(file.bytes()? as usize)];
+        file.read(&mut page, 0)?;
+        Ok(page.iter().all(|byte| *byte == 0))
+    };
+    read().map_err(OpenError::io("read", name))
+}

@@ -1,0 +1,244 @@
+//! How is a store opened?
+//!
+//! Opening reads what is there, builds the index from the snapshot and the log behind it, and takes
+//! the store over. If anything acknowledged is damaged it changes nothing and says where.
+//!
+//! What was read may be no more than the page cache's: the last owner may have been killed between a
+//! write and its flush, or its flush may have failed and left the pages clean. So whatever can be in
+//! doubt is written anew and flushed before anything is built on it. That is the last batch alone,
+//! for every other was flushed before the next was begun, or the header of a segment without one. The
+//! last batch is not overwritten, for it may hold something acknowledged: the first batch of the new
+//! owner holds it once more.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::time::{Duration, Instant};
+
+use retrysafe_core::machine::{Decision, Event, decide};
+use retrysafe_core::scope::Id;
+use retrysafe_core::time::Time;
+
+use super::Settings;
+use super::create::{STORE, create, remove_unfinished};
+use super::error::OpenError;
+use super::files::{File, Folder};
+use super::format::{BATCH_BYTES, ENTRY_BYTES, EntryHeader, EntryPlace, PAGE};
+use super::index::{Entry, Index, Mark, SHARDS, prefix_of};
+use super::log::{Batch, Log, Reserve};
+use super::read::Shared;
+use super::recover::{End, Found, Reader, find};
+use super::segments::{Segment, Segments};
+
+/// How far the wall clock may be ahead of the store's mark. Longer than a store is out of use as a
+/// rule; a clock that is further ahead is rather wrong, and would expire everything.
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+impl Log {
+    /// Opens the store in a folder, or creates one if the folder is empty.
+    pub(crate) fn open(folder: Arc<dyn Folder>, mut settings: Settings) -> Result<Self, OpenError> {
+        let names = folder.names().map_err(OpenError::io("list", "."))?;
+        if !names.iter().any(|name| name == STORE) {
+            create(&*folder, &names, &settings)?;
+        }
+        let found = find(&*folder)?;
+        settings.segment_bytes = found.store.segment_bytes;
+        let end = found.end()?;
+        check_clock(&settings, Time::from_ms(end.state.clock))?;
+        let mut builder = IndexBuilder { found: &found, index: Index::new() };
+        let replayed = found.read_log(&*folder, &end, &mut builder)?;
+        let index = builder.index;
+        // Everything is read and sound; from here on the folder may be changed.
+        let names = folder.names().map_err(OpenError::io("list", "."))?;
+        remove_unfinished(&*folder, &names)?;
+        folder.close_to_others().map_err(OpenError::io("protect", "."))?;
+        let mut log = found.into_log(folder, settings, &end, index);
+        log.snapshots.written(replayed);
+        log.take_over(&end)?;
+        Ok(log)
+    }
+
+    /// Takes the store over: makes durable what was read, and makes unknown what was in progress,
+    /// for that has lost its owner. Durable before anybody is served, like the mark of the clock.
+    fn take_over(&mut self, end: &End) -> Result<(), OpenError> {
+        let flushed = self.folder.flush().and_then(|()| self.folder.flush_parents());
+        flushed.map_err(OpenError::io("flush", "."))?;
+        self.renew_header(end)?;
+        self.flush_segments()?;
+        self.renew_last(end)?;
+        for entry in self.shared.index.running(u64::MAX) {
+            // A record that cannot be read stays an error for its own key.
+            let Ok(record) = self.shared.read(&entry) else { continue };
+            let now = self.shared.clock.now();
+            let Decision::Write(write) = decide(Some(&record), &Event::OwnerGone, now) else {
+                continue;
+            };
+            let unknown = write.onto(&record, now, self.sequence + 1);
+            self.append(&unknown, record.version, Reserve::Usable).map_err(no_room)?;
+            self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
+            if self.is_batch_full() {
+                self.flush_opening()?;
+            }
+        }
+        self.batch.mark();
+        self.flush_opening()?;
+        self.keep_spares();
+        Ok(())
+    }
+
+    /// Writes the newest segment's header anew if it is in doubt. Nothing else stands in its page,
+    /// and nothing that is after it needs it: see [`Found::end`].
+    fn renew_header(&mut self, end: &End) -> Result<(), OpenError> {
+        let Some((_, file)) = self.segments.newest().filter(|_| end.is_header_in_doubt) else {
+            return Ok(());
+        };
+        let mut page = vec![0; PAGE];
+        end.header.encode(&mut page);
+        file.write(&page, 0).map_err(OpenError::io("write to", "the log"))
+    }
+
+    /// Flushes every segment of the log: with [`Durability::Process`](super::Durability) the last
+    /// owner flushed none.
+    fn flush_segments(&self) -> Result<(), OpenError> {
+        let flushed = self.segments.in_use().try_for_each(|segment| segment.file.flush());
+        flushed.map_err(OpenError::io("flush", "the log"))
+    }
+
+    /// Puts what the last batch holds into the first of this owner.
+    fn renew_last(&mut self, end: &End) -> Result<(), OpenError> {
+        let Some((last, (_, file))) = end.last.zip(self.segments.newest()) else { return Ok(()) };
+        let mut body = vec![0; last.length as usize];
+        let at = u64::from(last.offset) + BATCH_BYTES as u64;
+        file.read(&mut body, at).map_err(OpenError::io("read", "the log"))?;
+        for (header, at) in last.entries(&body).flatten() {
+            let record = body.get(at..at + header.length as usize).unwrap_or_default();
+            self.append_copy(header, record).map_err(no_room)?;
+        }
+        self.batch.renew_from(last.after);
+        Ok(())
+    }
+
+    fn flush_opening(&mut self) -> Result<(), OpenError> {
+        let before = (self.generation, self.end);
+        self.flush();
+        match self.shared.failure.get() {
+            None if (self.generation, self.end) != before => Ok(()),
+            None => Err(OpenError::io("write to", "the log")(io::ErrorKind::StorageFull.into())),
+            Some(why) => Err(OpenError::io("write to", "the log")(io::Error::other(why.clone()))),
+        }
+    }
+}
+
+fn no_room(error: retrysafe_core::store::StoreError) -> OpenError {
+    let error = io::Error::new(io::ErrorKind::StorageFull, error.to_string());
+    OpenError::io("write to", "the log")(error)
+}
+
+/// Refuses a clock that would expire everything.
+pub(crate) fn check_clock(settings: &Settings, mark: Time) -> Result<(), OpenError> {
+    let now = settings.clock.now();
+    // A store that was just created has no mark.
+    let is_new = mark.as_ms() == 0;
+    if is_new || settings.accept_clock || now <= mark.plus(CLOCK_AHEAD_MAX) {
+        return Ok(());
+    }
+    Err(OpenError::ClockAhead { mark, now })
+}
+
+/// Makes an index of what is read.
+struct IndexBuilder<'a> {
+    found: &'a Found,
+    index: Index,
+}
+
+impl Reader for IndexBuilder<'_> {
+    fn snapshot_entry(&mut self, entry: Entry) {
+        self.index.put(entry, 0);
+    }
+
+    fn forget_snapshot(&mut self) {
+        self.index = Index::new();
+    }
+
+    fn reaped(&mut self, mark: Mark) {
+        self.index.reap(mark, usize::MAX, drop);
+    }
+
+    fn entry(&mut self, header: &EntryHeader, slot: u16, at: u32, _record: &[u8]) {
+        let EntryHeader { id, version, previous, due, standing, length } = *header;
+        let prefix = prefix_of(&id);
+        let entry = Entry::new(prefix, version, due, standing, (slot, at, length));
+        if previous != 0 && self.index.get(prefix, previous).is_some() {
+            self.index.put(entry, previous);
+            return;
+        }
+        // What it replaces was reaped or is not known here. Whatever else begins with the same
+        // bytes is the same id or, hardly ever, another one.
+        let mut n = 0;
+        while let Some(other) = self.index.nth(prefix, n) {
+            if self.found.id_of(&other).is_some_and(|other| other == id) {
+                // A snapshot may be ahead of its position.
+                if other.version <= version {
+                    self.index.put(entry, other.version);
+                }
+                return;
+            }
+            n += 1;
+        }
+        self.index.put(entry, 0);
+    }
+}
+
+impl Found {
+    fn id_of(&self, entry: &Entry) -> Option<Id> {
+        let file = self.files.get(usize::from(entry.slot))?;
+        let offset = entry.offset.checked_sub(ENTRY_BYTES as u32)?;
+        let mut bytes = [0; ENTRY_BYTES];
+        file.read(&mut bytes, u64::from(offset)).ok()?;
+        let generation = *self.generations.get(usize::from(entry.slot))?;
+        let place = EntryPlace { store: self.store.store, generation, offset };
+        EntryHeader::decode(&bytes, place).map(|header| header.id)
+    }
+
+    fn into_log(self, folder: Arc<dyn Folder>, settings: Settings, end: &End, index: Index) -> Log {
+        let mark = Time::from_ms(end.state.clock);
+        let clock = settings.clock.clone().starting_at_least(mark);
+        let with_generation = |(file, generation): (&Arc<dyn File>, &u64)| {
+            let stop = self.end_of_generation(*generation, end);
+            Segment::new(Arc::clone(file), *generation, stop)
+        };
+        let all = self.files.iter().zip(&self.generations).map(with_generation).collect();
+        let mut segments = Segments::opened(all, end.state.oldest, end.oldest_for_sure);
+        for entry in (0..SHARDS).flat_map(|number| index.shard(number)) {
+            segments.gained(entry.slot, entry.length);
+        }
+        let shared = Shared {
+            index,
+            clock,
+            folder: Arc::clone(&folder),
+            store: self.store.store,
+            files: RwLock::new(self.files),
+            generations: Mutex::new(self.generations),
+            failure: OnceLock::new(),
+            looked: Mutex::new(Instant::now()),
+            abandoned: AtomicUsize::new(0),
+        };
+        Log {
+            shared: Arc::new(shared),
+            folder,
+            settings,
+            store: self.store.store,
+            segments,
+            generation: end.generation,
+            end: end.offset,
+            sequence: end.state.sequence,
+            reaped: end.state.reaped,
+            clock_mark: mark,
+            batch: Batch::new(),
+            reaps: Default::default(),
+            cleaning: None,
+            snapshots: Default::default(),
+            copied: 0,
+        }
+    }
+}

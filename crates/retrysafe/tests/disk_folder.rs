@@ -1,0 +1,205 @@
+//! Whose is the folder of a disk store, and what if somebody meddles with it?
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test says what it does not expect by panicking"
+)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use retrysafe::stores::clock::Clock;
+use retrysafe::stores::disk::{Create, DiskOptions, DiskStore, OpenError};
+use retrysafe_core::fingerprint::{Fingerprint, RulesId};
+use retrysafe_core::record::{About, First};
+use retrysafe_core::scope::{Id, Scope};
+use retrysafe_core::store::{Inserted, Query, StoreErrorKind};
+use retrysafe_core::time::Time;
+use retrysafe_core::{Key, Store as _};
+
+const SEGMENT_BYTES: u32 = 64 << 10;
+
+fn options() -> DiskOptions {
+    DiskOptions::new().segment_bytes(SEGMENT_BYTES)
+}
+
+fn first(number: u64) -> First {
+    let scope = Scope::anonymous();
+    let key = Key::new(&format!("k-{number}")).unwrap().digest();
+    First {
+        id: Id::of(&scope, &key),
+        scope,
+        key,
+        fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]),
+        mark: None,
+        request_id: None,
+        about: About::default(),
+        ttl: Duration::from_secs(60),
+        lease: Duration::from_secs(60),
+        owner: number,
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn assert_closed(folder: &Path) {
+    assert_eq!(mode(folder), 0o700, "{}", folder.display());
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
+}
+
+#[tokio::test]
+async fn the_folder_and_its_files_are_the_owners_alone() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("a/b/data");
+    let store = options().open(&folder).unwrap();
+    for number in 0..200 {
+        store.insert(first(number)).await.unwrap();
+    }
+    assert_closed(&folder);
+    store.close();
+    // A snapshot was taken, and everything was opened wide meanwhile.
+    set_mode(&folder, 0o755);
+    for entry in fs::read_dir(&folder).unwrap() {
+        set_mode(&entry.unwrap().path(), 0o644);
+    }
+    let store = options().open(&folder).unwrap();
+    assert_closed(&folder);
+    store.close();
+}
+
+#[test]
+fn a_folder_that_is_everybodys_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    set_mode(folder.path(), 0o1777);
+    let error = options().open(folder.path()).unwrap_err();
+    assert!(matches!(error, OpenError::SharedFolder), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    assert_eq!(mode(folder.path()), 0o1777);
+}
+
+#[test]
+fn no_file_that_is_deleted_lets_a_second_owner_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let _store = options().open(folder.path()).unwrap();
+    let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    for path in names {
+        let kept = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let error = options().open(folder.path()).unwrap_err();
+        assert!(matches!(error, OpenError::Busy { .. }), "without {}: {error}", path.display());
+        fs::write(&path, kept).unwrap();
+    }
+}
+
+async fn assert_refuses_everything(store: &DiskStore, what: &str) {
+    let unavailable = StoreErrorKind::Unavailable;
+    assert_eq!(store.load(first(1).id).await.unwrap_err().kind(), unavailable, "{what}: a read");
+    assert_eq!(store.insert(first(1)).await.unwrap_err().kind(), unavailable, "{what}: a replay");
+    assert_eq!(store.insert(first(2)).await.unwrap_err().kind(), unavailable, "{what}: a begin");
+    let scan = store.scan(Query::default()).await.unwrap_err();
+    assert_eq!(scan.kind(), unavailable, "{what}: a scan");
+    assert_eq!(store.reap(1).await.unwrap_err().kind(), unavailable, "{what}: a reap");
+}
+
+#[tokio::test]
+async fn a_folder_that_is_taken_away_or_replaced_stops_everything_at_once() {
+    type Meddle = fn(&Path);
+    let ways: [(&str, Meddle); 5] = [
+        ("removed", |folder| fs::remove_dir_all(folder).unwrap()),
+        ("moved", |folder| fs::rename(folder, folder.with_extension("away")).unwrap()),
+        ("replaced", |folder| {
+            fs::rename(folder, folder.with_extension("away")).unwrap();
+            fs::create_dir(folder).unwrap();
+        }),
+        ("replaced by a link to it", |folder| {
+            let away = folder.with_extension("away");
+            fs::create_dir(&away).unwrap();
+            fs::rename(folder, folder.with_extension("other")).unwrap();
+            std::os::unix::fs::symlink(away, folder).unwrap();
+        }),
+        ("moved with its parent", |folder| {
+            let parent = folder.parent().unwrap();
+            fs::rename(parent, parent.with_extension("away")).unwrap();
+        }),
+    ];
+    // The first question after it is refused, whichever it is.
+    for (what, meddle) in ways {
+        for question in 0..3 {
+            let outer = tempfile::tempdir().unwrap();
+            let folder = outer.path().join("parent/data");
+            let store = options().open(&folder).unwrap();
+            let begun = store.insert(first(1)).await.unwrap().value;
+            assert!(matches!(begun, Inserted::New(_)));
+            meddle(&folder);
+            match question {
+                0 => drop(store.load(first(1).id).await.expect_err(what)),
+                1 => drop(store.insert(first(1)).await.expect_err(what)),
+                _ => drop(store.insert(first(3)).await.expect_err(what)),
+            }
+            assert_refuses_everything(&store, what).await;
+            store.close();
+            assert!(
+                !folder.join("snapshot").exists(),
+                "{what}: nothing is put into another folder"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn files_that_are_removed_from_the_folder_stop_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = options().open(folder.path()).unwrap();
+    store.insert(first(1)).await.unwrap();
+    for entry in fs::read_dir(folder.path()).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    // A write notices at once; whoever only reads, within a moment.
+    let error = store.insert(first(2)).await.unwrap_err();
+    assert!(error.may_have_applied(), "{error}");
+    assert_refuses_everything(&store, "emptied").await;
+}
+
+#[test]
+fn a_folder_without_a_store_is_left_alone_where_none_may_be_created() {
+    let parent = tempfile::tempdir().unwrap();
+    let (absent, empty) = (parent.path().join("absent"), parent.path().join("empty"));
+    fs::create_dir(&empty).unwrap();
+    set_mode(&empty, 0o755);
+    for folder in [&absent, &empty] {
+        let error = options().create(Create::Never).open(folder).unwrap_err();
+        assert!(matches!(error, OpenError::Absent), "{error}");
+    }
+    assert!(!absent.exists());
+    assert_eq!((fs::read_dir(&empty).unwrap().count(), mode(&empty)), (0, 0o755));
+    options().open(&empty).unwrap().close();
+    options().create(Create::Never).open(&empty).unwrap();
+}
+
+#[test]
+fn a_clock_that_is_weeks_ahead_expires_nothing_unless_it_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let day = Duration::from_secs(24 * 3_600);
+    let start = Time::from_ms(1_700_000_000_000);
+    let at = |days: u32| options().clock(Clock::manual(start.plus(day * days)).0);
+    at(0).open(folder.path()).unwrap().close();
+    let error = at(31).open(folder.path()).unwrap_err();
+    assert!(matches!(error, OpenError::ClockAhead { .. }), "{error}");
+    at(29).open(folder.path()).unwrap().close();
+    at(90).accept_clock().open(folder.path()).unwrap().close();
+    at(91).open(folder.path()).unwrap().close();
+}

@@ -57,7 +57,7 @@ pub(crate) fn read_or_make(state_folder: &Path) -> Result<Secret, String> {
 /// Makes a token under another name first: a crash leaves no half of one, and of two gateways that
 /// start at once the second finds the first one's.
 fn make(path: &Path) -> io::Result<()> {
-    let new = path.with_extension(format!("new-{}", std::process::id()));
+    let new = path.with_extension(format!("new-{}", uuid::Uuid::new_v4().simple()));
     let made = || {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;

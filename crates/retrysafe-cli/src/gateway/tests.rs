@@ -81,7 +81,7 @@ impl House {
     }
 
     async fn post(&self, key: &str) -> Told {
-        ask(self.address, Request::post("/x").header("idempotency-key", key)).await
+        ask(self.address, keyed("/x", key)).await
     }
 
     async fn admin(&self, path: &str) -> Told {
@@ -97,6 +97,10 @@ impl Told {
     fn is_replay(&self) -> bool {
         self.headers.contains_key("idempotent-replayed")
     }
+}
+
+fn keyed(path: &str, key: &str) -> http::request::Builder {
+    Request::post(path).header("idempotency-key", key).header("authorization", "Bearer alice")
 }
 
 async fn ask(address: SocketAddr, request: http::request::Builder) -> Told {
@@ -246,7 +250,7 @@ async fn without_a_store_nothing_runs_and_only_readiness_fails() {
     assert_eq!(house.admin("/api/v1/keys").await.status, 503);
     let bare = ask(house.address, Request::post("/x")).await;
     assert_eq!(bare.status, 201, "a request without a key needs no store");
-    let open = ask(house.address, Request::post("/open").header("idempotency-key", "k")).await;
+    let open = ask(house.address, keyed("/open", "k")).await;
     assert_eq!(open.status, 201);
     assert_eq!(open.headers.get("retrysafe-unprotected").unwrap(), "store");
 

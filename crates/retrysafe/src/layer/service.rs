@@ -224,6 +224,9 @@ where
         case.begun.set(false);
         drop(under_way);
         let may_wait = !was_woken && Instant::now() < deadline;
+        // It may have begun here a moment before this process knew of it. Whoever waits here is woken,
+        // and shares one body with the others.
+        place = place.filter(|_| case.room.running.elapsed(id).is_none());
         if may_wait && place.is_none() {
             match case.seat(id, &mut job.body) {
                 Seat::Here(waiter) => {

@@ -40,6 +40,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // Before a store is opened: each of its segments is a descriptor, too.
+    gateway::descriptors::raise_limit();
     // A variable that is not Unicode cannot be one of ours.
     let variables: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

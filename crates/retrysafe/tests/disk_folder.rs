@@ -203,3 +203,55 @@ fn a_clock_that_is_weeks_ahead_expires_nothing_unless_it_is_accepted() {
     at(90).accept_clock().open(folder.path()).unwrap().close();
     at(91).open(folder.path()).unwrap().close();
 }
+
+#[tokio::test]
+async fn a_copy_of_a_segment_that_lies_beside_it_is_not_a_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = options().open(folder.path()).unwrap();
+    store.insert(first(1)).await.unwrap();
+    store.close();
+    for name in ["segment-00000.bak", "segment-1", "segment-00000~", "segment-000000"] {
+        fs::copy(folder.path().join("segment-00000"), folder.path().join(name)).unwrap();
+    }
+    let store = options().open(folder.path()).unwrap();
+    assert!(store.load(first(1).id).await.unwrap().value.is_some());
+    store.close();
+    let report = retrysafe::stores::disk::doctor(folder.path()).unwrap();
+    assert!(report.is_sound(), "{report}");
+}
+
+/// On a full disk there may be no room for it.
+#[test]
+fn an_owner_that_cannot_be_written_down_is_no_reason_not_to_open() {
+    let folder = tempfile::tempdir().unwrap();
+    options().open(folder.path()).unwrap().close();
+    let owner = folder.path().join("owner");
+    fs::remove_file(&owner).unwrap();
+    fs::create_dir(&owner).unwrap();
+    options().open(folder.path()).unwrap().close();
+}
+
+/// The order in which a folder is listed decided whether the store was called damaged, or no store
+/// at all with the advice to name an empty folder.
+#[test]
+fn a_store_without_its_first_file_is_a_damaged_store() {
+    let folder = tempfile::tempdir().unwrap();
+    options().open(folder.path()).unwrap().close();
+    fs::remove_file(folder.path().join("store")).unwrap();
+    fs::write(folder.path().join("a-note"), "").unwrap();
+    let error = options().open(folder.path()).unwrap_err();
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+}
+
+/// The file `owner` names a former process then, which may be somebody else's by now.
+#[test]
+fn a_store_that_is_only_being_read_names_no_process_to_be_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    options().open(folder.path()).unwrap().close();
+    let reader = fs::File::open(folder.path()).unwrap();
+    reader.lock_shared().unwrap();
+    let error = options().open(folder.path()).unwrap_err();
+    assert!(matches!(error, OpenError::BeingRead), "{error}");
+    drop(reader);
+    options().open(folder.path()).unwrap().close();
+}

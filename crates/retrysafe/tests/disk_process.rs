@@ -95,6 +95,9 @@ fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
     let base: u64 = std::env::var(BASE).unwrap().parse().unwrap();
+    if role == "wanderer" {
+        return wander(&folder);
+    }
     let store = open(&folder);
     say("open");
     match role.as_str() {
@@ -102,6 +105,18 @@ fn child() {
         "victim" => runtime().block_on(suffer(&store, base)),
         _ => panic!("no such role"),
     }
+}
+
+/// Opens a store by a relative path, and then goes elsewhere.
+fn wander(folder: &Path) {
+    std::env::set_current_dir(folder).unwrap();
+    let store = open(Path::new("data"));
+    std::env::set_current_dir("/").unwrap();
+    runtime().block_on(async {
+        begin(&store, 1).await;
+        assert!(store.load(first(1).id).await.unwrap().value.is_some());
+    });
+    say("end");
 }
 
 /// Begins and settles until it is killed.
@@ -224,6 +239,15 @@ fn nothing_acknowledged_is_lost_in_200_kills() {
     }
     all.check(&open(folder.path()), &runtime);
     println!("{KILLS} kills, {acknowledged} acknowledgements");
+}
+
+#[test]
+fn a_process_that_goes_to_another_folder_keeps_its_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = command(&[], "wanderer", folder.path(), 0).wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(String::from_utf8_lossy(&output.stdout).lines().any(|line| line == "end"));
 }
 
 /// Runs a child under strace, which lets some of its calls fail.

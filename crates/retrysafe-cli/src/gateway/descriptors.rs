@@ -81,7 +81,7 @@ fn within(limit: usize, open: usize) -> Option<usize> {
 }
 
 /// Raises the limit as far as this process may, and says what it is now.
-fn raise_limit() -> usize {
+pub(crate) fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let limit = match raised {

@@ -160,3 +160,25 @@ fn a_folder_without_a_store_is_refused_where_none_may_be_created() {
     assert!(told.contains("volume") && told.contains("mount"), "{told}");
     assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
 }
+
+/// The soft limit of open files was raised only after the store was open. Most systems have a soft limit
+/// of 1,024 and a hard one far above it, so a store of 64 GB refused to open.
+#[test]
+fn a_store_with_more_segments_than_the_soft_limit_of_open_files_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    DiskOptions::new().segment_bytes(32 << 10).open(&data).unwrap().close();
+    // Segments that were never in use.
+    for slot in 3..60 {
+        fs::write(data.join(format!("segment-{slot:05}")), vec![0; 32 << 10]).unwrap();
+    }
+    let store = format!("disk:{}", data.display());
+    for command in ["migrate", "doctor", "reap"] {
+        let line = format!(
+            "ulimit -S -n 32; exec {} store {command} --store {store}",
+            env!("CARGO_BIN_EXE_retrysafe")
+        );
+        let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}

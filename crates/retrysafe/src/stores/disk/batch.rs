@@ -3,7 +3,7 @@
 use std::io;
 
 use super::files::File;
-use super::format::{BATCH_BYTES, BatchHeader, PAGE};
+use super::format::{BATCH_BYTES, BatchHeader, PAGE, StoreFile};
 
 /// How much of a segment is looked through at a time.
 const WINDOW: usize = 1 << 20;
@@ -98,4 +98,36 @@ impl Place<'_> {
             && header.after <= offset
             && u64::from(offset) + header.bytes_on_disk() as u64 <= u64::from(self.bytes)
     }
+}
+
+/// The latest generation of which a segment holds a batch before an offset, whatever became of the
+/// segment's own header; and whether that batch was begun after the header was durable. One that was
+/// durable before the header counts if it is whole.
+pub(crate) fn latest_generation(
+    file: &dyn File,
+    store: &StoreFile,
+    until: u32,
+) -> io::Result<Option<(u64, bool)>> {
+    let StoreFile { store, segment_bytes } = *store;
+    let mut window = vec![0; WINDOW.min(until as usize)];
+    let (mut latest, mut body) = (None, Vec::new());
+    let mut start = PAGE as u32;
+    while start < until {
+        let length = window.len().min((until - start) as usize);
+        let Some(part) = window.get_mut(..length) else { break };
+        file.read(part, u64::from(start))?;
+        for (n, page) in part.chunks(PAGE).enumerate() {
+            let offset = start + (n * PAGE) as u32;
+            let Some(batch) = BatchHeader::decode(page) else { continue };
+            let place = Place { file, store, generation: batch.generation, bytes: segment_bytes };
+            let is_after_header = batch.after >= PAGE as u32;
+            let is_here = place.is_here(&batch, offset)
+                && (is_after_header || place.batch(offset, &mut body)?.is_some());
+            if is_here {
+                latest = latest.max(Some((batch.generation, is_after_header)));
+            }
+        }
+        start += length as u32;
+    }
+    Ok(latest)
 }

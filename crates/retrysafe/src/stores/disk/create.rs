@@ -10,17 +10,39 @@ use super::error::OpenError;
 use super::files::Folder;
 use super::folder::OWNER;
 use super::format::{PAGE, StoreFile};
-use super::segments::{fill, name_of};
+use super::segments::{fill, is_segment, name_of};
 use super::{Create, Settings};
 
 pub(crate) const STORE: &str = "store";
 const STORE_NEW: &str = "store.new";
 
+/// Marks a folder to which a salvage is being written. It is there before anything else and goes last:
+/// a salvage that did not come to its end must not be taken for a store, for the keys that it has not
+/// copied would run again.
+pub(crate) const UNFINISHED: &str = "salvage-unfinished";
+
 /// What may lie in a folder that becomes a store: what a crash left, a file system, or the gateway.
-const HARMLESS: [&str; 4] = [STORE_NEW, "lost+found", OWNER, "admin-token"];
+const HARMLESS: [&str; 5] = [STORE_NEW, UNFINISHED, "lost+found", OWNER, "admin-token"];
 
 /// How many segments a store begins with: one to write, one kept for settling on a full disk.
 pub(crate) const SEGMENTS_FIRST: usize = 2;
+
+/// Refuses a folder that holds a store without its first file, or something else.
+pub(crate) fn check_vacant(folder: &dyn Folder, names: &[String]) -> Result<(), OpenError> {
+    // A store that has lost its first file is still a store, whatever else lies beside it.
+    for name in names.iter().filter(|name| is_segment(name)) {
+        if !is_blank(folder, name)? {
+            return Err(OpenError::damaged(STORE, 0, "the file is missing"));
+        }
+    }
+    let is_strange = |name: &&String| {
+        !is_segment(name) && !is_unfinished_segment(name) && !HARMLESS.contains(&name.as_str())
+    };
+    if let Some(found) = names.iter().find(is_strange) {
+        return Err(OpenError::NotAStore { found: found.clone() });
+    }
+    Ok(())
+}
 
 /// Makes a store of a folder that holds none.
 pub(crate) fn create(
@@ -28,15 +50,7 @@ pub(crate) fn create(
     names: &[String],
     settings: &Settings,
 ) -> Result<(), OpenError> {
-    for name in names {
-        let is_segment = name.starts_with("segment-");
-        if is_segment && !name.ends_with(".new") && !is_blank(folder, name)? {
-            return Err(OpenError::damaged(STORE, 0, "the file is missing"));
-        }
-        if !is_segment && !HARMLESS.contains(&name.as_str()) {
-            return Err(OpenError::NotAStore { found: name.clone() });
-        }
-    }
+    check_vacant(folder, names)?;
     match settings.create {
         Create::IfAbsent => {}
         Create::Never => return Err(OpenError::Absent),
@@ -55,6 +69,11 @@ pub(crate) fn create(
         folder.flush()
     };
     written().map_err(OpenError::io("create", STORE))
+}
+
+/// Whether this is a segment that was being filled.
+fn is_unfinished_segment(name: &str) -> bool {
+    name.strip_suffix(".new").is_some_and(is_segment)
 }
 
 /// Removes what was being made when the last owner ended.

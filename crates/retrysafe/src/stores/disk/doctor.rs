@@ -15,7 +15,7 @@ use super::files::Folder;
 use super::folder::RealFolder;
 use super::format::EntryHeader;
 use super::index::{Entry, Mark};
-use super::recover::{Reader, find};
+use super::recover::{Reader, check_finished, find};
 use super::segments::name_of;
 use super::snapshot;
 use super::survey::{Part, Survey, SurveyedSegment};
@@ -105,6 +105,7 @@ pub(crate) fn examine(folder: &dyn Folder) -> Result<Report, OpenError> {
 
 /// Does what opening does before it changes anything.
 fn read_as_opening(folder: &dyn Folder) -> Result<(), OpenError> {
+    check_finished(folder)?;
     let found = find(folder)?;
     let end = found.end()?;
     found.read_log(folder, &end, &mut Unremembered)?;

@@ -17,10 +17,14 @@ pub enum OpenError {
         /// Its process id, as far as it could be read.
         pid: Option<u32>,
     },
+    /// Another process is reading it: the doctor or a salvage.
+    BeingRead,
     /// There is no store, and none may be created.
     Absent,
     /// The folder is everybody's, such as `/tmp`.
     SharedFolder,
+    /// A salvage to this folder did not come to its end: keys may be missing.
+    Unfinished,
     /// The folder holds files, and they are not a store's.
     NotAStore {
         /// One of the files.
@@ -69,8 +73,10 @@ impl OpenError {
             Self::Damaged { offset, what, .. } => Self::damaged(name_of(slot), offset, what),
             Self::Io { doing, source, .. } => Self::io(doing, name_of(slot))(source),
             Self::Busy { .. }
+            | Self::BeingRead
             | Self::Absent
             | Self::SharedFolder
+            | Self::Unfinished
             | Self::NotAStore { .. }
             | Self::Format { .. }
             | Self::ClockAhead { .. } => self,
@@ -97,6 +103,10 @@ impl fmt::Display for OpenError {
             Self::Busy { pid: None } => {
                 f.write_str("the store is in use by another process; a disk store has one owner")
             }
+            Self::BeingRead => f.write_str(
+                "the store is being read by `retrysafe store doctor` or `retrysafe store salvage`; \
+                 wait until that has ended",
+            ),
             Self::Absent => f.write_str(
                 "the folder holds no store, and `create=never` forbids to make one. If its volume \
                  is not mounted, mount it; to begin with an empty store, leave `create=never` out \
@@ -105,6 +115,10 @@ impl fmt::Display for OpenError {
             Self::SharedFolder => f.write_str(
                 "the folder is everybody's (it has the sticky bit, like /tmp); name a folder of its \
                  own in it",
+            ),
+            Self::Unfinished => f.write_str(
+                "a salvage to this folder did not come to its end, and not every key is in it. \
+                 Remove the folder and salvage the damaged store again",
             ),
             Self::ClockAhead { mark, now } => write!(
                 f,
@@ -146,8 +160,10 @@ impl std::error::Error for OpenError {
         match self {
             Self::Io { source, .. } => Some(source),
             Self::Busy { .. }
+            | Self::BeingRead
             | Self::Absent
             | Self::SharedFolder
+            | Self::Unfinished
             | Self::NotAStore { .. }
             | Self::Format { .. }
             | Self::ClockAhead { .. }

@@ -101,13 +101,20 @@ impl RealFolder {
         };
         match lock {
             Ok(()) => {}
+            // Whoever shares a lock has not written down who it is: the file names a former owner.
+            Err(TryLockError::WouldBlock) if locked.try_lock_shared().is_ok() => {
+                return Err(OpenError::BeingRead);
+            }
             Err(TryLockError::WouldBlock) => {
                 let owner = fs::read_to_string(path.join(OWNER)).unwrap_or_default();
                 return Err(OpenError::Busy { pid: owner.trim().parse().ok() });
             }
             Err(TryLockError::Error(error)) => return Err(OpenError::io("lock", path)(error)),
         }
-        let folder = Self { path: path.into(), locked, identity: Identity::of(&metadata), access };
+        // The process may go to another folder later; the store does not.
+        let path_from_root = std::path::absolute(path).map_err(OpenError::io("find", path))?;
+        let identity = Identity::of(&metadata);
+        let folder = Self { path: path_from_root, locked, identity, access };
         // It may have been replaced before it was locked.
         folder.check_present().map_err(OpenError::io("lock", path))?;
         Ok(folder)
@@ -120,9 +127,13 @@ impl RealFolder {
     }
 
     /// Writes down who the owner is. The folder must be known to be a store's before.
-    pub(crate) fn sign(&self) -> io::Result<()> {
+    pub(crate) fn sign(&self) {
         let text = format!("{}\n", std::process::id());
-        self.create(OWNER)?.write(text.as_bytes(), 0)
+        let signed = self.create(OWNER).and_then(|file| file.write(text.as_bytes(), 0));
+        if let Err(error) = signed {
+            // It is for messages only. A full disk, for one, is no reason not to open a store.
+            tracing::warn!(%error, "the disk store could not write down its owner's process id");
+        }
     }
 
     /// The path of a file in the folder that is locked.

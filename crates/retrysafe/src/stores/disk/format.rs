@@ -115,7 +115,7 @@ pub(crate) struct EntryHeader {
     pub(crate) version: u64,
     /// The version that this one replaces; its own if it is a copy; zero if there was none.
     pub(crate) previous: u64,
-    /// When the lease or the retention ends, in milliseconds; zero while unknown.
+    /// When the lease or the retention ends or, while it is unknown, when that began, in milliseconds.
     pub(crate) due: u64,
     pub(crate) standing: Standing,
     /// The length of the record that follows.

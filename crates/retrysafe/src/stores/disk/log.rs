@@ -256,8 +256,12 @@ impl Log {
     fn admit(&mut self, start: usize, reserve: Reserve) -> Result<(), StoreError> {
         if self.batch.length() > self.batch_bytes_max() && start > BATCH_BYTES {
             let entry = self.batch.bytes.split_off(start);
-            self.flush();
+            let flushed = self.write_and_answer();
             self.shared.check()?;
+            if flushed.is_err() {
+                // The entry may replace what was not written just now.
+                return Err(no_room());
+            }
             self.batch.bytes.extend_from_slice(&entry);
         }
         let start = if self.batch.pending.is_empty() { BATCH_BYTES } else { start };
@@ -283,12 +287,16 @@ impl Log {
         // A segment that was given up can be written again once a header has said so, and on a full
         // disk there may be no other reason to write one.
         self.batch.marked |= self.segments.has_freed();
-        Err(StoreError::not_applied(StoreErrorKind::Full)
-            .because("no room on the disk for another segment of the store"))
+        Err(no_room())
     }
 
-    /// Writes and flushes the batch, shows it in the index, and answers.
+    /// Writes and flushes the batch, shows it in the index, and answers. Whoever waits for the batch is
+    /// told if that failed.
     pub(crate) fn flush(&mut self) {
+        let _ = self.write_and_answer();
+    }
+
+    fn write_and_answer(&mut self) -> Result<(), Failed> {
         let is_empty = self.batch.pending.is_empty() && !self.batch.marked;
         let written = match self.shared.check() {
             Err(_) => Err(Failed::Disk),
@@ -306,6 +314,7 @@ impl Log {
             });
         }
         self.batch.clear();
+        written
     }
 
     /// Writes the batch at the end of the log and flushes it. Says where it stands.
@@ -414,6 +423,11 @@ pub(crate) enum Reserve {
     Kept,
     /// Everything else may.
     Usable,
+}
+
+fn no_room() -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Full)
+        .because("no room on the disk for another segment of the store")
 }
 
 /// Whether a disk has refused for want of room.

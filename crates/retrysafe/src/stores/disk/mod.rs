@@ -213,7 +213,7 @@ impl DiskOptions {
         let path = path.as_ref();
         let folder = Arc::new(RealFolder::own(path, self.settings.create)?);
         let log = Log::open(Arc::clone(&folder) as _, self.settings)?;
-        folder.sign().map_err(OpenError::io("write to", path))?;
+        folder.sign();
         let shared = Arc::clone(&log.shared);
         let is_closing = Arc::new(AtomicBool::new(false));
         let (queue, thread) = writer::start(log, Arc::clone(&is_closing))
@@ -247,8 +247,10 @@ impl DiskStore {
     /// Finishes what is queued, takes a snapshot for the next opening and gives the folder free.
     /// Whatever is asked afterwards is refused. Dropping the last clone does the same.
     pub fn close(&self) {
-        self.writer.close();
+        self.writer.end();
+        // Before another owner may come: what this one has read may be old then.
         let _ = self.shared.failure.set("the store was closed".into());
+        self.writer.folder.unlock();
     }
 
     async fn ask<T>(&self, op: impl FnOnce(Reply<T>) -> Op) -> Result<Stamped<T>, StoreError> {
@@ -283,7 +285,7 @@ fn closed() -> StoreError {
 }
 
 impl Writer {
-    fn close(&self) {
+    fn end(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // A full queue needs no word from us: the writer is awake and looks at the flag.
@@ -292,13 +294,13 @@ impl Writer {
             // A writer that panicked has dropped its log; its callers were told.
             let _ = thread.join();
         }
-        self.folder.unlock();
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.close();
+        self.end();
+        self.folder.unlock();
     }
 }
 

@@ -27,7 +27,7 @@ use super::format::{BATCH_BYTES, ENTRY_BYTES, EntryHeader, EntryPlace, PAGE};
 use super::index::{Entry, Index, Mark, SHARDS, prefix_of};
 use super::log::{Batch, Log, Reserve};
 use super::read::Shared;
-use super::recover::{End, Found, Reader, find};
+use super::recover::{End, Found, Reader, check_finished, find};
 use super::segments::{Segment, Segments};
 
 /// How far the wall clock may be ahead of the store's mark. Longer than a store is out of use as a
@@ -36,7 +36,16 @@ const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 impl Log {
     /// Opens the store in a folder, or creates one if the folder is empty.
-    pub(crate) fn open(folder: Arc<dyn Folder>, mut settings: Settings) -> Result<Self, OpenError> {
+    pub(crate) fn open(folder: Arc<dyn Folder>, settings: Settings) -> Result<Self, OpenError> {
+        check_finished(&*folder)?;
+        Self::open_unfinished(folder, settings)
+    }
+
+    /// The same, also where not every key is in the folder yet: only for whoever puts them there.
+    pub(crate) fn open_unfinished(
+        folder: Arc<dyn Folder>,
+        mut settings: Settings,
+    ) -> Result<Self, OpenError> {
         let names = folder.names().map_err(OpenError::io("list", "."))?;
         if !names.iter().any(|name| name == STORE) {
             create(&*folder, &names, &settings)?;

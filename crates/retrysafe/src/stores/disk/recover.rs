@@ -4,12 +4,12 @@
 //! be torn by a crash; then nothing follows it, and it is cut off. Anything else is damage. Nothing is
 //! changed here: opening and the doctor read with the same eyes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::batch::{Next, Place};
-use super::create::{SEGMENTS_FIRST, STORE};
+use super::batch::{Next, Place, latest_generation};
+use super::create::{SEGMENTS_FIRST, STORE, UNFINISHED};
 use super::error::OpenError;
 use super::files::{File, Folder};
 use super::format::{
@@ -17,8 +17,13 @@ use super::format::{
     SegmentHeader, StoreFile, StoreFileError,
 };
 use super::index::{Entry, Mark};
-use super::segments::name_of;
+use super::segments::{is_segment, name_of};
 use super::snapshot::{self, Position};
+
+/// How much of a segment is looked through whose first page is blank. A batch is a mebibyte at the most
+/// or one record, so there is one in these if the segment is in use and has lost its first pages; a
+/// segment that was never in use is not read to its end at every opening.
+const BLANK_BYTES_READ: u32 = 4 << 20;
 
 const BROKEN: &str = "a batch that was flushed does not verify";
 
@@ -87,15 +92,20 @@ pub(crate) fn read_store(folder: &dyn Folder) -> Result<StoreFile, OpenError> {
     })
 }
 
-/// Whether this is the name of a segment.
-pub(crate) fn is_segment(name: &str) -> bool {
-    name.starts_with("segment-") && !name.ends_with(".new")
+/// Refuses a folder to which a salvage did not come to its end.
+pub(crate) fn check_finished(folder: &dyn Folder) -> Result<(), OpenError> {
+    let names = folder.names().map_err(OpenError::io("list", "."))?;
+    if names.iter().any(|name| name == UNFINISHED) {
+        return Err(OpenError::Unfinished);
+    }
+    Ok(())
 }
 
 /// Finds the segments and reads their headers.
 pub(crate) fn find(folder: &dyn Folder) -> Result<Found, OpenError> {
     let store = read_store(folder)?;
     let names = folder.names().map_err(OpenError::io("list", "."))?;
+    let names: HashSet<String> = names.into_iter().collect();
     let count = names.iter().filter(|name| is_segment(name)).count().max(SEGMENTS_FIRST);
     let mut found = Found {
         store,
@@ -250,23 +260,24 @@ impl Found {
     }
 
     /// A segment whose header does not verify was being taken into use when a crash came. Nothing
-    /// can follow such a header; where something does, the header was durable and is damaged.
+    /// can follow such a header. Where a batch does that is later than the newest segment, the header
+    /// was durable and is damaged.
     fn check_unmarked(&self, newest: u64) -> Result<(), OpenError> {
         for (slot, looks) in &self.unmarked {
-            let Some(place) = self.place_in(*slot, newest + 1) else { continue };
             let name = name_of(*slot);
-            let mut from = PAGE as u32;
-            while let Some(batch) = match looks {
-                Unmarked::Blank => place.header(from),
-                Unmarked::Broken => place.next_header(from),
-            }
-            .map_err(OpenError::io("read", &name))?
-            {
-                if batch.after >= PAGE as u32 {
-                    let what = "the segment's header does not verify";
-                    return Err(OpenError::damaged(name, 0, what));
-                }
-                from = batch.offset.saturating_add(PAGE as u32);
+            let Some(file) = self.files.get(*slot) else { continue };
+            let until = match looks {
+                Unmarked::Blank => self.store.segment_bytes.min(BLANK_BYTES_READ),
+                Unmarked::Broken => self.store.segment_bytes,
+            };
+            let latest = latest_generation(&**file, &self.store, until);
+            let is_damaged = latest.map_err(OpenError::io("read", &name))?.is_some_and(
+                |(generation, is_after_header)| {
+                    generation > newest + 1 || generation > newest && is_after_header
+                },
+            );
+            if is_damaged {
+                return Err(OpenError::damaged(name, 0, "the segment's header does not verify"));
             }
         }
         Ok(())

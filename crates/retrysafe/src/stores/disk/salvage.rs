@@ -20,6 +20,7 @@ use retrysafe_core::scope::{Id, Scope};
 use retrysafe_core::store::StoreError;
 use retrysafe_core::time::Time;
 
+use super::create::{STORE, UNFINISHED, check_vacant};
 use super::doctor::is_intact;
 use super::error::OpenError;
 use super::files::Folder;
@@ -27,6 +28,7 @@ use super::folder::RealFolder;
 use super::format::{ENTRY_BYTES, EntryHeader};
 use super::log::{Log, Reserve};
 use super::open::check_clock;
+use super::recover::check_finished;
 use super::segments::name_of;
 use super::survey::{Part, Survey};
 use super::{DiskOptions, Settings};
@@ -136,11 +138,13 @@ pub(crate) fn salvage_to(
     settings: Settings,
 ) -> Result<Salvage, SalvageError> {
     let names = new.names().map_err(OpenError::io("list", ".")).map_err(SalvageError::To)?;
-    if names.iter().any(|name| name == super::create::STORE) {
+    check_finished(&*new).map_err(SalvageError::To)?;
+    if names.iter().any(|name| name == STORE) {
         return Err(SalvageError::Occupied);
     }
     let (mut seen, unreadable) = collect(survey);
-    let mut log = Log::open(new, settings).map_err(SalvageError::To)?;
+    begin_in(&*new, &names).map_err(SalvageError::To)?;
+    let mut log = Log::open_unfinished(Arc::clone(&new), settings).map_err(SalvageError::To)?;
     if !unreadable.is_empty() {
         collect_given_up(survey, &mut seen, log.shared.clock.now());
     }
@@ -158,7 +162,22 @@ pub(crate) fn salvage_to(
     salvage.held.sort_unstable_by_key(|held| held.id);
     log.close();
     log.shared.check_folder().map_err(SalvageError::Write)?;
+    end_in(&*new).map_err(SalvageError::To)?;
     Ok(salvage)
+}
+
+/// Says that what follows is not a whole store yet, durably. A folder that holds something else is
+/// left as it is.
+fn begin_in(new: &dyn Folder, names: &[String]) -> Result<(), OpenError> {
+    check_vacant(new, names)?;
+    let marked = new.create(UNFINISHED).and_then(|_| new.flush());
+    marked.map_err(OpenError::io("create", UNFINISHED))
+}
+
+/// Says that every key is there.
+fn end_in(new: &dyn Folder) -> Result<(), OpenError> {
+    let removed = new.remove(UNFINISHED).and_then(|()| new.flush());
+    removed.map_err(OpenError::io("remove", UNFINISHED))
 }
 
 /// Finds the last version of every id in the log, and the parts of which nothing can be read.

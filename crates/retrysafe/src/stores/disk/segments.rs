@@ -65,6 +65,12 @@ pub(crate) fn name_of(slot: usize) -> String {
     format!("segment-{slot:05}")
 }
 
+/// Whether this is the name of a segment's file, and not of a copy that somebody has put beside it.
+pub(crate) fn is_segment(name: &str) -> bool {
+    let slot = name.strip_prefix("segment-").and_then(|digits| digits.parse().ok());
+    slot.is_some_and(|slot| name_of(slot) == name)
+}
+
 /// Creates a segment's file, full of zeros, and makes it durable under its name.
 pub(crate) fn fill(folder: &dyn Folder, slot: usize, bytes: u32) -> io::Result<Arc<dyn File>> {
     let (name, new) = (name_of(slot), format!("{}.new", name_of(slot)));

@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::batch::{Next, Place};
+use super::batch::{Next, Place, latest_generation};
 use super::create::STORE;
 use super::error::OpenError;
 use super::files::{File, Folder};
@@ -18,7 +18,8 @@ use super::format::{
     SEGMENT_HEADER_BYTES, SegmentHeader, StoreFile,
 };
 use super::index::Mark;
-use super::recover::{is_segment, read_store};
+use super::recover::read_store;
+use super::segments::is_segment;
 use super::snapshot;
 
 /// A store, as far as it can be read.
@@ -45,7 +46,7 @@ pub(crate) struct SurveyedSegment {
     /// Its place in the log, by its header or its batches; none if it was never in use.
     pub(crate) generation: Option<u64>,
     header: Option<SegmentHeader>,
-    /// Whether its first page is neither blank nor a header.
+    /// Whether its header is lost: its first page is none and batches need one, or is not even blank.
     pub(crate) is_header_broken: bool,
     /// How many bytes it has too few or too many.
     pub(crate) cut: u64,
@@ -161,10 +162,12 @@ impl Survey {
             segment.generation = match segment.header {
                 Some(header) => Some(header.generation),
                 None => {
-                    let (generation, is_header_needed) =
-                        generation_of_batches(&*segment.file, &self.store).unzip();
-                    segment.is_header_broken &= is_header_needed.unwrap_or(true);
-                    generation
+                    let latest = latest_generation(&*segment.file, &self.store, segment_bytes);
+                    let latest = latest.ok().flatten();
+                    // A batch that was begun after the header was durable needs it.
+                    segment.is_header_broken = latest
+                        .map_or(segment.is_header_broken, |(_, is_after_header)| is_after_header);
+                    latest.map(|(generation, _)| generation)
                 }
             };
         }
@@ -219,6 +222,10 @@ impl Survey {
         let Some(generation) = segment.generation else { return };
         let next = self.segments.iter().find(|one| one.generation == Some(generation + 1));
         let stop = next.and_then(|next| next.header).map(|header| header.previous_end);
+        // Only the end of the log can be torn: that of the newest segment, or of the one before if the
+        // newest was being taken into use together with a batch.
+        let may_be_torn = generation == self.newest
+            || next.is_some_and(|next| next.header.is_none() && !next.is_header_broken);
         let place = self.place(segment, generation);
         let mut at = PAGE as u32;
         let mut body = Vec::new();
@@ -242,7 +249,12 @@ impl Survey {
                 Next::End => None,
             };
             let header = place.header(at).ok().flatten();
-            let is_torn = next == Next::End && stop.is_none();
+            if next == Next::End && stop.is_none() && !may_be_torn && header.is_none() {
+                // The header of the next segment would say whether anything stood here.
+                show(Part::Unreadable(at..place.bytes));
+                return;
+            }
+            let is_torn = next == Next::End && stop.is_none() && may_be_torn;
             let end = match (until, stop) {
                 (Some(later), _) => later.offset,
                 (None, Some(stop)) => stop,
@@ -334,28 +346,4 @@ fn guess_store(segments: &[SurveyedSegment]) -> Option<StoreFile> {
     let store = segments.iter().find_map(|segment| segment.header)?.store;
     let bytes = segments.iter().filter_map(|segment| segment.file.bytes().ok()).max()?;
     Some(StoreFile { store, segment_bytes: u32::try_from(bytes).ok()? })
-}
-
-/// The generation of a segment whose header is broken, by the latest of its batches that can be
-/// recognised; and whether that one was begun after the header was durable. One that was durable
-/// before the header counts if it is whole.
-fn generation_of_batches(file: &dyn File, store: &StoreFile) -> Option<(u64, bool)> {
-    let StoreFile { store, segment_bytes } = *store;
-    let mut body = Vec::new();
-    let mut latest = None;
-    for offset in (PAGE as u32..segment_bytes).step_by(PAGE) {
-        let mut bytes = [0; BATCH_BYTES];
-        file.read(&mut bytes, u64::from(offset)).ok()?;
-        let Some(batch) = BatchHeader::decode(&bytes) else { continue };
-        let place = Place { file, store, generation: batch.generation, bytes: segment_bytes };
-        let is_after_header = batch.after >= PAGE as u32;
-        let is_here = match is_after_header {
-            true => place.header(offset).ok().flatten().is_some(),
-            false => place.batch(offset, &mut body).ok().flatten().is_some(),
-        };
-        if is_here {
-            latest = latest.max(Some((batch.generation, is_after_header)));
-        }
-    }
-    latest
 }

@@ -7,8 +7,11 @@ use retrysafe_core::store::StoreErrorKind;
 
 use super::super::doctor::examine;
 use super::super::error::OpenError;
+use super::super::format::PAGE;
 use super::super::log::Log;
-use super::super::salvage::{Salvage, salvage_to};
+use super::super::recover::find;
+use super::super::salvage::{Salvage, SalvageError, salvage_to};
+use super::super::segments::name_of;
 use super::super::survey::Survey;
 use super::flips::populated;
 use super::folder::{Image, TestFolder};
@@ -158,4 +161,116 @@ fn sectors_and_pages_that_are_lost_are_refused_or_fail_closed_and_no_key_is_lost
     println!("lost sectors and pages, 0 failures: {judged:?}");
     assert!(judged.refused > 50 && judged.opened > 50 && judged.held > 50, "{judged:?}");
     assert!(judged.incomplete > 0 && judged.incomplete < judged.salvaged, "{judged:?}");
+}
+
+/// The pages of a store that hold anything, by file and offset.
+fn pages(image: &Image) -> Vec<(usize, usize)> {
+    let of_file = |inode: &usize| {
+        let (inode, file) = (*inode, &image.files[*inode]);
+        let starts = (0..file.len()).step_by(PAGE);
+        starts
+            .filter(move |at| file[*at..file.len().min(at + PAGE)].iter().any(|byte| *byte != 0))
+            .map(move |at| (inode, at))
+    };
+    image.names.values().flat_map(of_file).collect()
+}
+
+fn lose(image: &Image, lost: &[(usize, usize)], fill: u8) -> Image {
+    let mut broken = image.clone();
+    for (inode, at) in lost {
+        let file = Arc::make_mut(&mut broken.files[*inode]);
+        let end = file.len().min(at + PAGE);
+        file[*at..end].fill(fill);
+    }
+    broken
+}
+
+/// The last record of the log and the mark of the closing. Who loses both, and the snapshot, has lost the
+/// end of the log, and nothing says that there was one.
+fn last_two_pages(image: &Image) -> [(usize, usize); 2] {
+    let found = find(&TestFolder::of(image.clone())).unwrap();
+    let end = found.end().unwrap();
+    let (slot, _) = found.headers[&end.generation];
+    let (inode, end) = (image.names[&name_of(slot)], end.offset as usize);
+    [(inode, end - 2 * PAGE), (inode, end - PAGE)]
+}
+
+/// A segment that had lost its header and its first batch was taken for one that was never in use.
+/// A segment that had lost its last batch was taken for whole by the salvage where its successor had
+/// lost the header that names its end.
+#[test]
+fn two_lost_pages_are_refused_or_fail_closed_and_no_key_is_lost_silently() {
+    let (mut image, truth) = stocked();
+    image.names.remove("snapshot");
+    let pages = pages(&image);
+    let last_two = last_two_pages(&image);
+    let mut judged = Judged::default();
+    for (number, one) in pages.iter().enumerate() {
+        for two in pages.iter().skip(number + 1).filter(|two| [*one, **two] != last_two) {
+            for fill in [0, 0xa5] {
+                let what = format!("{one:?} and {two:?} are {fill:#x}");
+                judged.judge(&lose(&image, &[*one, *two], fill), &truth, &what);
+            }
+        }
+    }
+    println!("two lost pages, 0 failures: {judged:?}");
+    assert!(judged.refused > 1_000 && judged.incomplete < judged.salvaged, "{judged:?}");
+}
+
+/// Without the headers of all segments and without a snapshot nothing says how old a store is. It was
+/// taken for an empty one.
+#[test]
+fn a_store_that_has_lost_the_headers_of_all_segments_is_not_an_empty_one() {
+    let (mut image, truth) = stocked();
+    image.names.remove("snapshot");
+    let first_pages: Vec<(usize, usize)> = image
+        .names
+        .values()
+        .map(|inode| (*inode, 0))
+        .filter(|one| image.files[one.0].len() > PAGE)
+        .collect();
+    for fill in [0, 0xa5] {
+        let broken = lose(&image, &first_pages, fill);
+        assert!(matches!(open(&broken), Err(OpenError::Damaged { .. })), "{fill:#x}");
+        Judged::default().judge(&broken, &truth, "no headers");
+    }
+}
+
+/// A salvage that was killed, or met a full disk, left a folder that opened, and the keys that it had
+/// not copied ran again.
+#[test]
+fn a_salvage_that_was_killed_is_never_taken_for_a_store() {
+    let (image, truth) = stocked();
+    let survey = Survey::of(&TestFolder::of(image)).unwrap();
+    let salvage = |folder: &TestFolder| {
+        let (clock, _) = Clock::manual(START);
+        salvage_to(&survey, Arc::new(folder.clone()), settings(clock))
+    };
+    let whole = TestFolder::default();
+    salvage(&whole).unwrap();
+    let (mut refused, mut finished) = (0, 0);
+    for at in 0..whole.count() {
+        let folder = TestFolder::default();
+        folder.die_after(at);
+        let killed = salvage(&folder);
+        folder.revive();
+        match open(&folder.image()) {
+            Err(OpenError::Unfinished) => {
+                refused += 1;
+                let again = salvage(&folder).map(|_| ());
+                assert!(matches!(again, Err(SalvageError::To(OpenError::Unfinished))), "{again:?}");
+            }
+            Err(error) => panic!("killed at call {at}: {error}"),
+            Ok(_) if folder.image().names.is_empty() => {}
+            Ok(log) => {
+                finished += 1;
+                for id in truth.keys() {
+                    assert!(log.shared.find(id).unwrap().is_some(), "killed at call {at}");
+                }
+            }
+        }
+        assert!(killed.is_err() || finished > 0, "killed at call {at}");
+    }
+    println!("{refused} salvages killed and refused, {finished} finished");
+    assert!(refused > 20 && finished > 0);
 }

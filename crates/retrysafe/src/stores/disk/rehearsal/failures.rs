@@ -3,17 +3,19 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use retrysafe_core::record::{Becomes, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
 use super::super::error::OpenError;
+use super::super::format::PAGE;
 use super::super::log::Log;
 use super::super::ops::Op;
 use super::super::{Create, Settings};
 use super::crashes::share;
 use super::folder::TestFolder;
 use super::mixes::{MIXES, script};
-use super::script::{Run, START, first, settings};
+use super::script::{Run, SEGMENT, START, first, settings};
 use crate::stores::clock::Clock;
 
 /// Of so many calls one is made to fail, in each script another.
@@ -92,7 +94,6 @@ fn two_inserts_of_one_id_and_two_swaps_of_one_version_in_a_batch_have_one_winner
     let Inserted::Exists(same) = second_told.try_recv().unwrap().unwrap().value else { panic!() };
     assert_eq!(record, same);
 
-    use retrysafe_core::record::{Becomes, Write};
     use retrysafe_core::store::Swapped;
     let write =
         Write { becomes: Becomes::FailedRetryable, new_fence: false, what: None, ttl: None };
@@ -105,6 +106,38 @@ fn two_inserts_of_one_id_and_two_swaps_of_one_version_in_a_batch_have_one_winner
     let Swapped::Done(done) = first_told.try_recv().unwrap().unwrap().value else { panic!() };
     let Swapped::Lost(lost) = second_told.try_recv().unwrap().unwrap().value else { panic!() };
     assert_eq!(lost, Some(done));
+}
+
+/// A key was expired and begun anew within one batch, which had to be written in two parts, and there
+/// was no room for the first. The second said that it replaced what the first had not written: the
+/// index held two records of one key, and a retry was answered with the former answer.
+#[test]
+fn a_batch_that_has_no_room_refuses_what_was_built_on_it() {
+    let becomes = |becomes| Write { becomes, new_fence: false, what: None, ttl: None };
+    let mut long = first(1, 60);
+    // So long that it needs a batch of its own.
+    long.about.path = "x".repeat(SEGMENT as usize - 2 * PAGE - 1_000).into();
+    let run = |folder: &TestFolder| {
+        let mut log = open(folder).unwrap();
+        insert(&mut log, 1).unwrap();
+        let released = becomes(Becomes::FailedRetryable);
+        let begun = log.shared.find(&long.id).unwrap().unwrap();
+        log.commit([Op::Swap(Box::new((begun, released)), oneshot::channel().0)]);
+        let settled = log.shared.find(&long.id).unwrap().unwrap();
+        let before = folder.count();
+        let (reply, mut told) = oneshot::channel();
+        let expire = becomes(Becomes::Expired);
+        log.commit([
+            Op::Swap(Box::new((settled, expire)), oneshot::channel().0),
+            Op::Insert(Box::new(long.clone()), reply),
+        ]);
+        (log, before, told.try_recv().unwrap())
+    };
+    let (_, before, told) = run(&TestFolder::default());
+    assert!(matches!(told.unwrap().value, Inserted::New(_)));
+    let (log, _, told) = run(&TestFolder::failing(before, ErrorKind::StorageFull));
+    assert_eq!(told.unwrap_err().kind(), StoreErrorKind::Full);
+    assert_eq!(log.shared.index.len(), 1, "one key is one record");
 }
 
 #[test]

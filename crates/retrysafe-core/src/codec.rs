@@ -13,15 +13,15 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::KeyDigest;
 use crate::record::{
-    About, Answer, Doubt, Fence, Happened, Judge, MOMENTS_MAX, Moment, Record, Standing, State,
+    About, Answer, AnswerHead, Doubt, Fence, Happened, Judge, MOMENTS_MAX, Moment, Record,
+    Standing, State,
 };
 use crate::response::StoredResponse;
 use crate::scope::{CredentialMark, Id, Scope};
 use crate::time::{Time, ms};
 
-/// The version of the format that is written. Older ones stay readable: version 1 had no credential
-/// marks.
-pub const VERSION: u8 = 2;
+/// The version of the format that is written, and the only one that is read.
+pub const VERSION: u8 = 3;
 
 /// The fewest bytes that a header takes: two lengths and a name of one letter.
 const HEADER_BYTES_MIN: usize = 3;
@@ -29,7 +29,7 @@ const HEADER_BYTES_MIN: usize = 3;
 /// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// Written by a newer version of this format.
+    /// Written in another version of this format.
     UnknownVersion(u8),
     /// The checksum does not fit: the bytes were damaged.
     Checksum,
@@ -41,7 +41,10 @@ impl std::fmt::Display for DecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UnknownVersion(version) => {
-                write!(f, "record format {version} is newer than this program")
+                write!(
+                    f,
+                    "this program reads record format {VERSION}, and this is format {version}"
+                )
             }
             Self::Checksum => f.write_str("the record's checksum does not fit its bytes"),
             Self::Malformed => f.write_str("the record's fields make no sense"),
@@ -102,11 +105,11 @@ impl Record {
         if crc32c::crc32c(&body).to_le_bytes() != *checksum {
             return Err(DecodeError::Checksum);
         }
-        if !is_known(version) {
+        if version != VERSION {
             return Err(DecodeError::UnknownVersion(version));
         }
         let mut from = Reader { bytes: body, at: 1 };
-        let record = from.record(version).ok_or(DecodeError::Malformed)?;
+        let record = from.record().ok_or(DecodeError::Malformed)?;
         if from.at != fields {
             return Err(DecodeError::Malformed);
         }
@@ -155,7 +158,7 @@ impl Answer {
         if found.to_le_bytes() != *checksum {
             return Err(DecodeError::Checksum);
         }
-        if !is_known(version) {
+        if version != VERSION {
             return Err(DecodeError::UnknownVersion(version));
         }
         let mut from = Reader { bytes: body, at: 1 };
@@ -184,8 +187,24 @@ impl Happened {
     }
 }
 
-const fn is_known(version: u8) -> bool {
-    version >= 1 && version <= VERSION
+impl AnswerHead {
+    /// The head as bytes by itself, for stores that keep fields apart.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_head(&mut out, Some(self.status), self.location.as_ref());
+        out
+    }
+
+    /// The head that these bytes are.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Malformed`]. Bytes of any content are safe to pass.
+    pub fn decode(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
+        let mut from = Reader { bytes: bytes.into(), at: 0 };
+        let head = from.head().flatten().ok_or(DecodeError::Malformed)?;
+        if from.at != from.bytes.len() { Err(DecodeError::Malformed) } else { Ok(head) }
+    }
 }
 
 fn body_len(state: &State) -> usize {
@@ -230,11 +249,12 @@ fn put_mark(out: &mut Vec<u8>, mark: Option<CredentialMark>) {
 
 fn put_state(out: &mut Vec<u8>, state: &State) {
     match state {
-        State::InProgress { owner, begun_at, lease_until } => {
+        State::InProgress { owner, begun_at, lease_until, head } => {
             out.push(0);
             out.extend_from_slice(&owner.to_le_bytes());
             put(out, begun_at.as_ms());
             put(out, lease_until.as_ms());
+            put_maybe_head(out, head.as_ref());
         }
         State::Completed { answer, settled_at, expires_at } => {
             out.push(1);
@@ -247,11 +267,14 @@ fn put_state(out: &mut Vec<u8>, state: &State) {
             put(out, settled_at.as_ms());
             put(out, expires_at.as_ms());
         }
-        State::Unknown { since, doubt, lookups } => {
+        State::Unknown { since, doubt, lookups, owner, head } => {
             out.push(3);
             put(out, since.as_ms());
             out.push(doubt_byte(*doubt));
             put(out, u64::from(*lookups));
+            out.push(u8::from(owner.is_some()));
+            out.extend(owner.iter().flat_map(|owner| owner.to_le_bytes()));
+            put_maybe_head(out, head.as_ref());
         }
     }
 }
@@ -270,12 +293,24 @@ fn put_answer(out: &mut Vec<u8>, answer: &Answer) {
         }
         Answer::NotKept { status, location } => {
             out.push(1);
-            put(out, status.map_or(0, |status| u64::from(status.as_u16())));
-            // A location may be empty, so its length is counted from one.
-            let location = location.as_ref().map(HeaderValue::as_bytes);
-            put(out, location.map_or(0, |value| value.len() as u64 + 1));
-            out.extend_from_slice(location.unwrap_or_default());
+            put_head(out, *status, location.as_ref());
         }
+    }
+}
+
+fn put_head(out: &mut Vec<u8>, status: Option<StatusCode>, location: Option<&HeaderValue>) {
+    put(out, status.map_or(0, |status| u64::from(status.as_u16())));
+    // A location may be empty, so its length is counted from one.
+    let location = location.map(HeaderValue::as_bytes);
+    put(out, location.map_or(0, |value| value.len() as u64 + 1));
+    out.extend_from_slice(location.unwrap_or_default());
+}
+
+/// A head, or the zero that no status is.
+fn put_maybe_head(out: &mut Vec<u8>, head: Option<&AnswerHead>) {
+    match head {
+        None => out.push(0),
+        Some(AnswerHead { status, location }) => put_head(out, Some(*status), location.as_ref()),
     }
 }
 
@@ -361,14 +396,14 @@ impl Reader {
         Some(Fingerprint::from_parts(scheme, rules, self.array()?))
     }
 
-    fn record(&mut self, version: u8) -> Option<Record> {
+    fn record(&mut self) -> Option<Record> {
         let (id, scope, key) = self.name()?;
         Some(Record {
             id,
             scope,
             key,
             fingerprint: self.fingerprint()?,
-            mark: if version == 1 { None } else { self.mark()? },
+            mark: self.mark()?,
             about: About { method: self.text()?, route: self.text()?, path: self.text()? },
             created_at: self.time()?,
             ttl: Duration::from_millis(self.number()?),
@@ -397,6 +432,7 @@ impl Reader {
                 owner: u64::from_le_bytes(self.array()?),
                 begun_at: self.time()?,
                 lease_until: self.time()?,
+                head: self.head()?,
             },
             1 => {
                 let (settled_at, expires_at) = (self.time()?, self.time()?);
@@ -407,9 +443,30 @@ impl Reader {
                 since: self.time()?,
                 doubt: self.one_of(&DOUBTS)?,
                 lookups: u32::try_from(self.number()?).ok()?,
+                owner: match self.byte()? {
+                    0 => None,
+                    1 => Some(u64::from_le_bytes(self.array()?)),
+                    _ => return None,
+                },
+                head: self.head()?,
             },
             _ => return None,
         })
+    }
+
+    /// A head, where a status of zero stands for none.
+    fn head(&mut self) -> Option<Option<AnswerHead>> {
+        match self.status()? {
+            None => Some(None),
+            Some(status) => Some(Some(AnswerHead { status, location: self.location()? })),
+        }
+    }
+
+    fn location(&mut self) -> Option<Option<HeaderValue>> {
+        match self.number()?.checked_sub(1) {
+            None => Some(None),
+            Some(length) => HeaderValue::from_maybe_shared(self.take(length)?).ok().map(Some),
+        }
     }
 
     fn answer(&mut self) -> Option<Answer> {
@@ -425,14 +482,7 @@ impl Reader {
                     .collect::<Option<_>>()?;
                 Answer::Kept(StoredResponse { status, headers, body: self.byte_string()? })
             }
-            1 => {
-                let status = self.status()?;
-                let location = match self.number()?.checked_sub(1) {
-                    None => None,
-                    Some(length) => Some(HeaderValue::from_maybe_shared(self.take(length)?).ok()?),
-                };
-                Answer::NotKept { status, location }
-            }
+            1 => Answer::NotKept { status: self.status()?, location: self.location()? },
             _ => return None,
         })
     }
@@ -571,8 +621,16 @@ mod tests {
             .prop_map(|bytes| HeaderValue::from_bytes(&bytes).unwrap())
     }
 
+    fn status() -> impl Strategy<Value = StatusCode> {
+        (100..1_000u16).prop_map(|code| StatusCode::from_u16(code).unwrap())
+    }
+
+    fn head() -> impl Strategy<Value = Option<AnswerHead>> {
+        let head = (status(), proptest::option::of(value()));
+        proptest::option::of(head.prop_map(|(status, location)| AnswerHead { status, location }))
+    }
+
     fn answer() -> impl Strategy<Value = Answer> {
-        let status = || (100..1_000u16).prop_map(|code| StatusCode::from_u16(code).unwrap());
         let name =
             "[a-z][a-z0-9-]{0,20}".prop_map(|n| HeaderName::from_bytes(n.as_bytes()).unwrap());
         prop_oneof![
@@ -588,9 +646,11 @@ mod tests {
 
     fn state() -> impl Strategy<Value = State> {
         prop_oneof![
-            (any::<u64>(), time(), time()).prop_map(|(owner, begun_at, lease_until)| {
-                State::InProgress { owner, begun_at, lease_until }
-            }),
+            (any::<u64>(), time(), time(), head()).prop_map(
+                |(owner, begun_at, lease_until, head)| {
+                    State::InProgress { owner, begun_at, lease_until, head }
+                }
+            ),
             (answer(), time(), time()).prop_map(|(answer, settled_at, expires_at)| {
                 State::Completed { answer, settled_at, expires_at }
             }),
@@ -598,11 +658,11 @@ mod tests {
                 settled_at,
                 expires_at
             }),
-            (time(), doubt(), any::<u32>()).prop_map(|(since, doubt, lookups)| State::Unknown {
-                since,
-                doubt,
-                lookups
-            }),
+            (time(), doubt(), any::<u32>(), any::<Option<u64>>(), head()).prop_map(
+                |(since, doubt, lookups, owner, head)| {
+                    State::Unknown { since, doubt, lookups, owner, head }
+                }
+            ),
         ]
     }
 
@@ -736,9 +796,9 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_named_not_misread() {
+    fn another_version_is_named_not_misread() {
         let mut bytes = sample().encode();
-        for version in (0..=u8::MAX).filter(|version| !is_known(*version)) {
+        for version in (0..=u8::MAX).filter(|version| *version != VERSION) {
             bytes[0] = version;
             let newer = sealed(bytes.clone());
             assert_eq!(Record::decode(newer), Err(DecodeError::UnknownVersion(version)));
@@ -824,14 +884,17 @@ mod tests {
         assert_eq!(shapes().len(), GOLDEN.len());
     }
 
-    /// The same records as an older program has written them, before there were credential marks.
     #[test]
-    fn the_format_of_version_1_stays_readable() {
-        for (record, bytes) in shapes().into_iter().zip(GOLDEN_1) {
-            let bytes: Vec<u8> = (0..bytes.len() / 2)
-                .map(|at| u8::from_str_radix(&bytes[at * 2..at * 2 + 2], 16).unwrap())
-                .collect();
-            assert_eq!(Record::decode(bytes), Ok(Record { mark: None, ..record }));
+    fn a_head_by_itself_comes_back_and_nothing_else_does() {
+        let location = Some(HeaderValue::from_static("/a"));
+        for head in [
+            AnswerHead { status: StatusCode::CREATED, location },
+            AnswerHead { status: StatusCode::OK, location: None },
+        ] {
+            assert_eq!(AnswerHead::decode(head.encode()), Ok(head));
+        }
+        for bytes in [&[][..], &[0], &[1, 0], &[0xc8, 1], &[0xc8, 1, 0, 0], &[0xc8, 1, 3, b'/']] {
+            assert_eq!(AnswerHead::decode(bytes.to_vec()), Err(DecodeError::Malformed));
         }
     }
 
@@ -849,51 +912,29 @@ mod tests {
         }
     }
 
-    const GOLDEN_1: [&str; 5] = [
-        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
-         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
-         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
-         d403ac02ab020101050600c80101016e01760500626f647900bd3a058e",
-        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
-         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
-         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
-         d403ac02ab020101050601c901032f610205ab020005ab020101c901ac2c6949",
-        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
-         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
-         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
-         d403ac02ab020100070000000000000005060205ab02020105ab020419e9ab0e",
-        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
-         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
-         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
-         d403ac02ab02010205060105ab020303010090bf1223",
-        "010101010101010101010101010101010101010101010101010101010101010101017302020202020202\
-         020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
-         04040404040404040404040404040404040404040404040404504f5354022f72022f7080d095ffbc31e0\
-         d403ac02ab0201030505090205ab02050202017205ab02060165000e0c62",
-    ];
-
     const GOLDEN: [&str; 5] = [
-        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+        "030101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          0404040404040404040404040404040404040404040404040004504f5354022f72022f7080d095ffbc31\
-         e0d403ac02ab020101050600c80101016e01760500626f647900de2e1bc3",
-        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         e0d403ac02ab020101050600c80101016e01760500626f64790079bc9144",
+        "030101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          040404040404040404040404040404040404040404040404010909090909090909090909090909090904\
          504f5354022f72022f7080d095ffbc31e0d403ac02ab020101050601c901032f610205ab020005ab0201\
-         01c90148056f89",
-        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         01c901ae3a285e",
+        "030101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          0404040404040404040404040404040404040404040404040004504f5354022f72022f7080d095ffbc31\
-         e0d403ac02ab020100070000000000000005060205ab02020105ab0204ffbacd0f",
-        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         e0d403ac02ab02010007000000000000000506000205ab02020105ab0204cdcdb55f",
+        "030101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          040404040404040404040404040404040404040404040404010909090909090909090909090909090904\
-         504f5354022f72022f7080d095ffbc31e0d403ac02ab02010205060105ab0203030100499f0145",
-        "020101010101010101010101010101010101010101010101010101010101010101017302020202020202\
+         504f5354022f72022f7080d095ffbc31e0d403ac02ab02010205060105ab0203030100d4f7151d",
+        "030101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          0404040404040404040404040404040404040404040404040004504f5354022f72022f7080d095ffbc31\
-         e0d403ac02ab0201030505090205ab02050202017205ab020601658270d710",
+         e0d403ac02ab020103050509010700000000000000c901032f610205ab02050202017205ab020601658a\
+         c7c89e",
     ];
 
     /// A record in every state, and among them every kind of moment.
@@ -918,9 +959,18 @@ mod tests {
                 settled_at: at(5),
                 expires_at: at(6),
             },
-            State::InProgress { owner: 7, begun_at: at(5), lease_until: at(6) },
+            State::InProgress { owner: 7, begun_at: at(5), lease_until: at(6), head: None },
             State::FailedRetryable { settled_at: at(5), expires_at: at(6) },
-            State::Unknown { since: at(5), doubt: Doubt::Said, lookups: 9 },
+            State::Unknown {
+                since: at(5),
+                doubt: Doubt::Said,
+                lookups: 9,
+                owner: Some(7),
+                head: Some(AnswerHead {
+                    status: StatusCode::CREATED,
+                    location: Some(HeaderValue::from_static("/a")),
+                }),
+            },
         ];
         let moments = [
             vec![],

@@ -1,6 +1,6 @@
 //! How do machine and store move together?
 //!
-//! The verbs people think in (begin, renew, settle, resolve, expire, sweep, reap), written once over
+//! The verbs people think in (begin, renew, keep head, settle, resolve, expire, sweep, reap), written once over
 //! any [`Store`]. Each reads a record, asks [`machine::decide`], and writes under the version it
 //! read; whoever loses that race looks again. Three rules live here and nowhere else:
 //!
@@ -15,7 +15,8 @@ use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::KeyDigest;
 use crate::machine::{self, Decision, Event, Reply, Verdict};
 use crate::record::{
-    About, Answer, Becomes, Fence, First, Happened, Moment, Outcome, Record, Standing, State, Write,
+    About, Answer, AnswerHead, Becomes, Fence, First, Happened, Moment, Outcome, Record, Standing,
+    State, Write,
 };
 use crate::scope::{CredentialMark, Id, Scope};
 use crate::store::{
@@ -101,8 +102,8 @@ pub enum Begun {
     Mismatch,
     /// The record was begun with another credential, and may have been executed.
     CredentialChanged,
-    /// Nobody knows whether it was executed.
-    Unknown,
+    /// Nobody knows whether it was executed. This is the head of its answer, if one had come.
+    Unknown(Option<AnswerHead>),
 }
 
 /// The right to execute, until a time. It is given back by [`Engine::settle`].
@@ -239,11 +240,12 @@ impl<S: Store> Engine<S> {
                 Decision::Stands(reply) => return begun(record, reply, now),
                 Decision::Write(write) => {
                     let is_doubt = matches!(write.becomes, Becomes::Unknown(_));
+                    let head = record.state.head().cloned();
                     let Stamped { now, value } = match self.store.swap(record, write).await {
                         Ok(answer) => answer,
                         // The lease is over, whether that could be noted or not. An error would say
                         // that nothing has begun, and a caller that fails open would execute.
-                        Err(_) if is_doubt => return Ok(Begun::Unknown),
+                        Err(_) if is_doubt => return Ok(Begun::Unknown(head)),
                         Err(error) => return Err(error),
                     };
                     match value {
@@ -253,7 +255,7 @@ impl<S: Store> Engine<S> {
                             }
                             State::Unknown { .. }
                             | State::Completed { .. }
-                            | State::FailedRetryable { .. } => return Ok(Begun::Unknown),
+                            | State::FailedRetryable { .. } => return Ok(Begun::Unknown(head)),
                         },
                         Swapped::Lost(current) => known = current.map(|record| (record, now)),
                     }
@@ -286,25 +288,53 @@ impl<S: Store> Engine<S> {
         lease: Duration,
         lease_max: Duration,
     ) -> Result<Renewed, StoreError> {
-        let event = Event::Renew { fence: held.fence, lease, lease_max };
-        let loaded = self.store.load(held.id).await?;
+        self.extend(held.id, &Event::Renew { fence: held.fence, lease, lease_max }).await
+    }
+
+    /// Makes the head of an answer durable that will not be kept whole, and lengthens the lease as
+    /// [`renew`](Self::renew) does. Nothing of the answer may go to the caller before.
+    ///
+    /// # Errors
+    ///
+    /// The store's, where it cannot be told whether the head was kept. It may be repeated.
+    pub async fn keep_head(
+        &self,
+        held: Renewal,
+        head: &AnswerHead,
+        lease: Duration,
+        lease_max: Duration,
+    ) -> Result<Renewed, StoreError> {
+        let event = Event::KeepHead { fence: held.fence, head, lease, lease_max };
+        let error = match self.extend(held.id, &event).await {
+            Err(error) if error.may_have_applied() => error,
+            answer => return answer,
+        };
+        match self.store.load(held.id).await {
+            Ok(Stamped { now, value: Some(record) })
+                if record.fence == held.fence
+                    && record.standing() == Standing::InProgress
+                    && record.state.head() == Some(head) =>
+            {
+                Ok(Renewed::of(&record, now))
+            }
+            Ok(_) | Err(_) => Err(error),
+        }
+    }
+
+    /// Writes what keeps an owner believed, unless it has lost its record.
+    async fn extend(&self, id: Id, event: &Event<'_>) -> Result<Renewed, StoreError> {
+        let loaded = self.store.load(id).await?;
         let mut now = loaded.now;
         let mut current = loaded.value;
         for _ in 0..RACES_MAX {
-            let decision = machine::decide(current.as_ref(), &event, now);
+            let decision = machine::decide(current.as_ref(), event, now);
             let (Some(record), Decision::Write(write)) = (current, decision) else {
                 return Ok(Renewed::Lost);
             };
             let answer = self.store.swap(record, write).await?;
             now = answer.now;
             match answer.value {
-                Swapped::Done(record) => {
-                    let until = record.lease_until();
-                    let length = until.map(|until| now.until(until)).unwrap_or_default();
-                    // Zero: `lease_max` is used up, and the write could not reach past now.
-                    let is_used_up = length.is_zero();
-                    return Ok(if is_used_up { Renewed::Lost } else { Renewed::For(length) });
-                }
+                Swapped::Done(record) => return Ok(Renewed::of(&record, now)),
                 Swapped::Lost(other) => current = other,
             }
         }
@@ -591,7 +621,7 @@ fn begun(record: Record, reply: Reply, now: Time) -> Result<Begun, StoreError> {
         (Reply::InProgress, _) => Ok(Begun::InProgress(left)),
         (Reply::Mismatch, _) => Ok(Begun::Mismatch),
         (Reply::CredentialChanged, _) => Ok(Begun::CredentialChanged),
-        (Reply::Unknown, _) => Ok(Begun::Unknown),
+        (Reply::Unknown, state) => Ok(Begun::Unknown(state.head().cloned())),
         (
             Reply::Replay
             | Reply::Repeated
@@ -630,6 +660,14 @@ impl<P: Prints + ?Sized> Ask<'_, P> {
     fn is_same(&self, record: &Record) -> bool {
         let (scheme, rules) = (record.fingerprint.scheme(), record.fingerprint.rules());
         self.prints.under(scheme, rules) == Some(record.fingerprint)
+    }
+}
+
+impl Renewed {
+    fn of(record: &Record, now: Time) -> Self {
+        let left = record.lease_until().map(|until| now.until(until)).unwrap_or_default();
+        // Zero: `lease_max` is used up, and the write could not reach past now.
+        if left.is_zero() { Self::Lost } else { Self::For(left) }
     }
 }
 

@@ -15,11 +15,12 @@
 //! | `completed` | begin | replay |
 //! | `failed_retryable` | begin, with any mark | `in_progress` with a new fence and this mark: execute |
 //! | `unknown` | begin | unknown: no caller ever gets from here to execution |
-//! | `in_progress`, same owner | withdraw | `failed_retryable`: the owner never sent anything |
+//! | `in_progress` or `unknown`, same owner, no head | withdraw | `failed_retryable`: the owner never sent anything |
 //! | `in_progress` or `unknown`, same fence | settle | as settled |
 //! | `completed`, `failed_retryable`, same fence | settle | the same again is fine, anything else contradicts |
 //! | `in_progress`, same fence | renew | a longer lease, up to `lease_max` after it began |
-//! | any other, or another fence | settle, renew | lost |
+//! | `in_progress`, same fence | keep head | the same, and the head of the answer is known |
+//! | any other, or another fence | settle, renew, keep head | lost |
 //! | `unknown`, same fence | resolve, with evidence | `completed` or `failed_retryable` with a new fence |
 //! | `unknown`, another fence | resolve | decided: the evidence is about an attempt that is over |
 //! | `unknown`, same fence | look up, the next one | `unknown`, asked about once more |
@@ -37,7 +38,8 @@ use std::time::Duration;
 
 use crate::policy::Absence;
 use crate::record::{
-    Answer, Becomes, Doubt, Fence, Happened, Judge, Outcome, Record, State, Write, reason,
+    Answer, AnswerHead, Becomes, Doubt, Fence, Happened, Judge, Outcome, Record, State, Write,
+    reason,
 };
 use crate::scope::CredentialMark;
 use crate::time::Time;
@@ -67,6 +69,17 @@ pub enum Event<'a> {
     Renew {
         /// The fence it began with.
         fence: Fence,
+        /// How long it may be silent from now on.
+        lease: Duration,
+        /// How long one attempt may be renewed in all.
+        lease_max: Duration,
+    },
+    /// The owner is still executing, and the head of an answer has come that will not be kept whole.
+    KeepHead {
+        /// The fence it began with.
+        fence: Fence,
+        /// The head.
+        head: &'a AnswerHead,
         /// How long it may be silent from now on.
         lease: Duration,
         /// How long one attempt may be renewed in all.
@@ -208,7 +221,15 @@ pub fn decide(record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision
             Some(record) => begin(record, *mark, *owner, *lease, *request_id, now),
         },
         Event::Withdraw { owner } => withdraw(live, *owner),
-        Event::Renew { fence, lease, lease_max } => renew(live, *fence, *lease, *lease_max, now),
+        Event::Renew { fence, lease, lease_max } => {
+            let renewed = Becomes::Renewed { lease: *lease, lease_max: *lease_max };
+            renew(live, *fence, *lease_max, renewed, now)
+        }
+        Event::KeepHead { fence, head, lease, lease_max } => {
+            let head = AnswerHead::clone(head);
+            let kept = Becomes::HeadKept { head, lease: *lease, lease_max: *lease_max };
+            renew(live, *fence, *lease_max, kept, now)
+        }
         Event::Settle { fence, outcome, ttl } => settle(live, *fence, outcome, *ttl),
         Event::Resolve(verdict) => match live {
             None => Decision::Stands(Reply::Absent),
@@ -278,31 +299,27 @@ fn looked_up(record: &Record, fence: Fence, asked: u32, found: &str) -> Decision
 }
 
 fn withdraw(live: Option<&Record>, mine: u64) -> Decision {
-    match live.map(|record| &record.state) {
-        Some(State::InProgress { owner, .. }) if *owner == mine => write(
-            Becomes::FailedRetryable,
-            Some(Happened::Settled(crate::record::Standing::FailedRetryable, None)),
-        ),
-        Some(State::InProgress { .. }) => Decision::Stands(Reply::Lost),
-        Some(State::Completed { .. } | State::FailedRetryable { .. } | State::Unknown { .. }) => {
-            Decision::Stands(Reply::Lost)
-        }
-        None => Decision::Stands(Reply::Absent),
+    let Some(record) = live else { return Decision::Stands(Reply::Absent) };
+    // Settled records have no owner. A head is proof that this owner did send.
+    if record.state.owner() != Some(mine) || record.state.head().is_some() {
+        return Decision::Stands(Reply::Lost);
     }
+    let what = Happened::Settled(crate::record::Standing::FailedRetryable, None);
+    write(Becomes::FailedRetryable, Some(what))
 }
 
 fn renew(
     live: Option<&Record>,
     fence: Fence,
-    lease: Duration,
     lease_max: Duration,
+    renewed: Becomes,
     now: Time,
 ) -> Decision {
     match live.map(|record| (&record.state, record.fence == fence)) {
         // Past `lease_max` a renewal could not extend anything: the owner is not believed any
         // more, though its late settle still counts.
         Some((State::InProgress { begun_at, .. }, true)) if begun_at.plus(lease_max) > now => {
-            write(Becomes::Renewed { lease, lease_max }, None)
+            write(renewed, None)
         }
         Some((State::InProgress { .. }, _))
         | Some((State::Completed { .. }, _))
@@ -408,11 +425,14 @@ begin                       | insert    | in progress | → unknown   | replay  
 begin, other request        | insert    | mismatch    | mismatch    | mismatch    | mismatch    | mismatch    | insert    | insert
 begin, other mark           | insert    | changed     | changed     | changed     | → begun !   | changed     | insert    | insert
 begin, other in both        | insert    | mismatch    | mismatch    | mismatch    | mismatch    | mismatch    | insert    | insert
-withdraw, owner             | absent    | → failed    | → failed    | lost        | lost        | lost        | absent    | absent
+withdraw, owner             | absent    | → failed    | → failed    | lost        | lost        | → failed    | absent    | absent
 withdraw, other owner       | absent    | lost        | lost        | lost        | lost        | lost        | absent    | absent
 renew                       | lost      | → renewed   | → renewed   | lost        | lost        | lost        | lost      | lost
 renew, lease_max used up    | lost      | lost        | lost        | lost        | lost        | lost        | lost      | lost
 renew, other fence          | lost      | lost        | lost        | lost        | lost        | lost        | lost      | lost
+keep head                   | lost      | → head      | → head      | lost        | lost        | lost        | lost      | lost
+keep head, lease_max used up | lost     | lost        | lost        | lost        | lost        | lost        | lost      | lost
+keep head, other fence      | lost      | lost        | lost        | lost        | lost        | lost        | lost      | lost
 settle completed            | lost      | → completed | → completed | repeated    | contradicts | → completed | lost      | lost
 settle completed otherwise  | lost      | → completed | → completed | contradicts | contradicts | → completed | lost      | lost
 settle retryable            | lost      | → failed    | → failed    | contradicts | repeated    | → failed    | lost      | lost
@@ -446,6 +466,9 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
         let other_mark = Some(CredentialMark::of(b"other"));
         let look_up = |fence, lookups| Event::LookUp { fence, lookups, found: "nothing" };
         let renew = |fence, lease_max| Event::Renew { fence, lease: LEASE, lease_max };
+        let head = head();
+        let keep_head =
+            |fence, lease_max| Event::KeepHead { fence, head: &head, lease: LEASE, lease_max };
         let settle = |fence, outcome| Event::Settle { fence, outcome, ttl: None };
         let events = [
             ("begin", begin(true, None)),
@@ -457,6 +480,9 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             ("renew", renew(FENCE, LEASE * 100)),
             ("renew, lease_max used up", renew(FENCE, Duration::ZERO)),
             ("renew, other fence", renew(Fence(9), LEASE * 100)),
+            ("keep head", keep_head(FENCE, LEASE * 100)),
+            ("keep head, lease_max used up", keep_head(FENCE, Duration::ZERO)),
+            ("keep head, other fence", keep_head(Fence(9), LEASE * 100)),
             ("settle completed", settle(FENCE, &completed)),
             ("settle completed otherwise", settle(FENCE, &otherwise)),
             ("settle retryable", settle(FENCE, &retryable)),
@@ -497,7 +523,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
 
     /// How many kinds of events there are, and which one this is. A new one does not compile here;
     /// once it is counted, the table must have it.
-    const EVENTS: usize = 9;
+    const EVENTS: usize = 10;
 
     fn kind(event: &Event<'_>) -> usize {
         match event {
@@ -510,6 +536,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             Event::Expire(_) => 6,
             Event::LeaseCheck => 7,
             Event::OwnerGone => 8,
+            Event::KeepHead { .. } => 9,
         }
     }
 
@@ -536,6 +563,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
                     Becomes::Same => "same",
                     Becomes::Begun { .. } => "begun",
                     Becomes::Renewed { .. } => "renewed",
+                    Becomes::HeadKept { .. } => "head",
                     Becomes::Completed(_) => "completed",
                     Becomes::FailedRetryable => "failed",
                     Becomes::Unknown(_) => "unknown",
@@ -546,6 +574,10 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
             }
         }
         words
+    }
+
+    fn head() -> AnswerHead {
+        AnswerHead { status: http::StatusCode::OK, location: None }
     }
 
     fn completed(body: &'static str) -> Outcome {
@@ -597,7 +629,7 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
     fn records() -> [(&'static str, Option<Record>); 8] {
         let mut overdue = in_progress();
         let (begun_at, lease_until) = (Time::from_ms(1), NOW);
-        overdue.state = State::InProgress { owner: OWNER, begun_at, lease_until };
+        overdue.state = State::InProgress { owner: OWNER, begun_at, lease_until, head: None };
         let long_ago = Time::default();
         let mut gone =
             [settled(&completed("x"), long_ago), settled(&Outcome::Retryable(None), long_ago)];
@@ -657,6 +689,23 @@ owner gone                  | not due   | → unknown   | → unknown   | not du
                     }
                 }
             }
+        }
+    }
+
+    /// An owner whose answer has begun to come did send, whatever it says later.
+    #[test]
+    fn a_record_with_a_head_is_not_withdrawn() {
+        let head = head();
+        let begun = in_progress();
+        let keep = Event::KeepHead { fence: FENCE, head: &head, lease: LEASE, lease_max: LEASE };
+        let Decision::Write(write) = decide(Some(&begun), &keep, NOW) else { panic!() };
+        let running = write.onto(&begun, NOW, FENCE.0 + 1);
+        let gone = Event::OwnerGone;
+        let Decision::Write(write) = decide(Some(&running), &gone, NOW) else { panic!() };
+        let unknown = write.onto(&running, NOW, FENCE.0 + 2);
+        for record in [running, unknown] {
+            let decision = decide(Some(&record), &Event::Withdraw { owner: OWNER }, NOW);
+            assert_eq!(decision, Decision::Stands(Reply::Lost), "{record:?}");
         }
     }
 

@@ -11,6 +11,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::key::{KeyError, show_header_name};
 use crate::policy::{Dialect, InFlight, Policy};
+use crate::record::AnswerHead;
 
 /// Where the pages live that explain the codes.
 const PAGES: &str = "https://github.com/retrysafe/retrysafe/blob/main/docs/problems/";
@@ -33,6 +34,8 @@ pub enum Refusal {
     OutcomeUnknown {
         /// When to ask again.
         retry_after: Duration,
+        /// The head of its answer, if one had come before the rest was lost.
+        head: Option<AnswerHead>,
     },
     /// This very request was sent on, and no whole answer came back.
     AnswerLost {
@@ -421,7 +424,7 @@ impl Refusal {
     fn retry_after(&self) -> Option<u64> {
         match self {
             Self::InProgress { retry_after }
-            | Self::OutcomeUnknown { retry_after }
+            | Self::OutcomeUnknown { retry_after, .. }
             | Self::AnswerLost { retry_after, .. }
             | Self::Panicked { retry_after }
             | Self::NotDurable { retry_after }
@@ -489,18 +492,10 @@ impl Refusal {
             json.push_str(&format!(",\"retry_after\":{seconds}"));
         }
         if let Self::ResponseNotStored { original_status, original_location } = self {
-            json.push_str(",\"original_status\":");
-            match original_status {
-                Some(status) => json.push_str(status.as_str()),
-                None => json.push_str("null"),
-            }
-            json.push_str(",\"original_location\":");
-            match original_location {
-                Some(location) => {
-                    put_json(&mut json, &String::from_utf8_lossy(location.as_bytes()))
-                }
-                None => json.push_str("null"),
-            }
+            put_original(&mut json, *original_status, original_location.as_ref());
+        }
+        if let Self::OutcomeUnknown { head: Some(head), .. } = self {
+            put_original(&mut json, Some(head.status), head.location.as_ref());
         }
         json.push('}');
         json
@@ -618,6 +613,17 @@ impl fmt::Display for TokenFault {
     }
 }
 
+/// Writes what is left of the first answer.
+fn put_original(json: &mut String, status: Option<StatusCode>, location: Option<&HeaderValue>) {
+    json.push_str(",\"original_status\":");
+    json.push_str(status.as_ref().map_or("null", StatusCode::as_str));
+    json.push_str(",\"original_location\":");
+    match location {
+        Some(location) => put_json(json, &String::from_utf8_lossy(location.as_bytes())),
+        None => json.push_str("null"),
+    }
+}
+
 /// Writes a JSON string.
 pub fn put_json(json: &mut String, text: &str) {
     json.push('"');
@@ -647,7 +653,7 @@ mod tests {
             (Refusal::KeyInvalid(KeyError::TooLong), 400, "idempotency_key_invalid"),
             (Refusal::KeyReused, 422, "idempotency_key_reused"),
             (Refusal::InProgress { retry_after: after }, 409, "request_in_progress"),
-            (Refusal::OutcomeUnknown { retry_after: after }, 409, "outcome_unknown"),
+            (Refusal::OutcomeUnknown { retry_after: after, head: None }, 409, "outcome_unknown"),
             (Refusal::AnswerLost { timed_out: false, retry_after: after }, 502, "outcome_unknown"),
             (Refusal::AnswerLost { timed_out: true, retry_after: after }, 504, "outcome_unknown"),
             (Refusal::Panicked { retry_after: after }, 500, "outcome_unknown"),
@@ -818,5 +824,12 @@ mod tests {
         let doc = json(&refusal.problem(&Policy::default()));
         assert_eq!(doc["original_status"], 201);
         assert_eq!(doc["original_location"], "/p/\"1\"");
+        let head = AnswerHead { status: StatusCode::CREATED, location: None };
+        let unknown = |head| Refusal::OutcomeUnknown { retry_after: SOON, head };
+        let doc = json(&unknown(Some(head)).problem(&Policy::default()));
+        assert_eq!((&doc["original_status"], &doc["retry_after"]), (&201.into(), &2.into()));
+        assert!(doc["original_location"].is_null());
+        let doc = json(&unknown(None).problem(&Policy::default()));
+        assert!(doc.get("original_status").is_none(), "nothing is known of an answer");
     }
 }

@@ -88,6 +88,9 @@ pub enum State {
         begun_at: Time,
         /// Until when the owner is believed to be alive.
         lease_until: Time,
+        /// The head of an answer that is too large or too slow to be kept, once it has come. It is
+        /// here before its first byte goes to the caller.
+        head: Option<AnswerHead>,
     },
     /// It was executed.
     Completed {
@@ -113,7 +116,21 @@ pub enum State {
         doubt: Doubt,
         /// How often a reconciler has asked.
         lookups: u32,
+        /// The number of the owner whose attempt this was, by which it may still withdraw. None
+        /// where a damaged store was salvaged, and nobody is known to have begun it.
+        owner: Option<u64>,
+        /// The head of the answer, if the attempt got as far.
+        head: Option<AnswerHead>,
     },
+}
+
+/// What is kept of an answer before it has come whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AnswerHead {
+    /// The status.
+    pub status: StatusCode,
+    /// The `Location`, if it has one.
+    pub location: Option<HeaderValue>,
 }
 
 /// The states without what they hold.
@@ -271,6 +288,15 @@ pub enum Becomes {
         /// How long one attempt may be renewed in all.
         lease_max: Duration,
     },
+    /// The same owner goes on, as if renewed, and the head of its answer is known.
+    HeadKept {
+        /// The head.
+        head: AnswerHead,
+        /// How long it may be silent from now on.
+        lease: Duration,
+        /// How long one attempt may be renewed in all.
+        lease_max: Duration,
+    },
     /// Executed, with this answer.
     Completed(Answer),
     /// Free to be tried again.
@@ -311,6 +337,7 @@ impl First {
                 owner: self.owner,
                 begun_at: now,
                 lease_until: now.plus(self.lease),
+                head: None,
             },
             timeline,
         }
@@ -348,16 +375,30 @@ impl Write {
 impl Becomes {
     fn state(&self, from: &State, now: Time, ttl: Duration) -> State {
         match (self, from) {
-            (Self::Begun { owner, lease, .. }, _) => {
-                State::InProgress { owner: *owner, begun_at: now, lease_until: now.plus(*lease) }
-            }
-            (Self::Renewed { lease, lease_max }, State::InProgress { owner, begun_at, .. }) => {
-                State::InProgress {
-                    owner: *owner,
-                    begun_at: *begun_at,
-                    lease_until: now.plus(*lease).min(begun_at.plus(*lease_max)),
-                }
-            }
+            (Self::Begun { owner, lease, .. }, _) => State::InProgress {
+                owner: *owner,
+                begun_at: now,
+                lease_until: now.plus(*lease),
+                head: None,
+            },
+            (
+                Self::Renewed { lease, lease_max },
+                State::InProgress { owner, begun_at, head, .. },
+            ) => State::InProgress {
+                owner: *owner,
+                begun_at: *begun_at,
+                lease_until: now.plus(*lease).min(begun_at.plus(*lease_max)),
+                head: head.clone(),
+            },
+            (
+                Self::HeadKept { head, lease, lease_max },
+                State::InProgress { owner, begun_at, .. },
+            ) => State::InProgress {
+                owner: *owner,
+                begun_at: *begun_at,
+                lease_until: now.plus(*lease).min(begun_at.plus(*lease_max)),
+                head: Some(head.clone()),
+            },
             (Self::Completed(answer), _) => State::Completed {
                 answer: answer.clone(),
                 settled_at: now,
@@ -366,9 +407,21 @@ impl Becomes {
             (Self::FailedRetryable, _) => {
                 State::FailedRetryable { settled_at: now, expires_at: now.plus(ttl) }
             }
-            (Self::Unknown(doubt), _) => State::Unknown { since: now, doubt: *doubt, lookups: 0 },
-            (Self::LookedUp, State::Unknown { since, doubt, lookups }) => {
-                State::Unknown { since: *since, doubt: *doubt, lookups: lookups.saturating_add(1) }
+            (Self::Unknown(doubt), from) => State::Unknown {
+                since: now,
+                doubt: *doubt,
+                lookups: 0,
+                owner: from.owner(),
+                head: from.head().cloned(),
+            },
+            (Self::LookedUp, State::Unknown { since, doubt, lookups, owner, head }) => {
+                State::Unknown {
+                    since: *since,
+                    doubt: *doubt,
+                    lookups: lookups.saturating_add(1),
+                    owner: *owner,
+                    head: head.clone(),
+                }
             }
             (Self::Expired, State::Completed { answer, settled_at, .. }) => State::Completed {
                 answer: answer.clone(),
@@ -379,9 +432,14 @@ impl Becomes {
                 State::FailedRetryable { settled_at: *settled_at, expires_at: now }
             }
             // The machine never asks for these; a record that is not what it was taken for stays.
-            (Self::Same | Self::Renewed { .. } | Self::LookedUp | Self::Expired, state) => {
-                state.clone()
-            }
+            (
+                Self::Same
+                | Self::Renewed { .. }
+                | Self::HeadKept { .. }
+                | Self::LookedUp
+                | Self::Expired,
+                state,
+            ) => state.clone(),
         }
     }
 }
@@ -476,6 +534,23 @@ impl State {
             Self::Completed { .. } => Standing::Completed,
             Self::FailedRetryable { .. } => Standing::FailedRetryable,
             Self::Unknown { .. } => Standing::Unknown,
+        }
+    }
+
+    /// The number of the owner whose attempt is running or in doubt.
+    pub fn owner(&self) -> Option<u64> {
+        match self {
+            Self::InProgress { owner, .. } => Some(*owner),
+            Self::Unknown { owner, .. } => *owner,
+            Self::Completed { .. } | Self::FailedRetryable { .. } => None,
+        }
+    }
+
+    /// The head of the answer of an attempt that is running or in doubt, if it got as far.
+    pub fn head(&self) -> Option<&AnswerHead> {
+        match self {
+            Self::InProgress { head, .. } | Self::Unknown { head, .. } => head.as_ref(),
+            Self::Completed { .. } | Self::FailedRetryable { .. } => None,
         }
     }
 }
@@ -651,7 +726,8 @@ mod tests {
         assert_eq!(record.mark, mark, "the new attempt's credential counts from now on");
         assert_eq!(write(Becomes::Same).onto(&record, at(301), 10).mark, mark);
         assert_eq!((record.version, record.fence, record.attempts), (9, Fence(9), 2));
-        let state = State::InProgress { owner: 8, begun_at: at(300), lease_until: at(360) };
+        let state =
+            State::InProgress { owner: 8, begun_at: at(300), lease_until: at(360), head: None };
         assert_eq!(record.state, state);
         assert_eq!(write(Becomes::Same).onto(&record, at(301), 10).fence, Fence(9));
         let many = Record { attempts: u32::MAX, ..record };
@@ -667,6 +743,38 @@ mod tests {
         assert_eq!(record.lease_until(), Some(at(170)));
     }
 
+    fn keep_head(status: u16) -> Becomes {
+        let status = StatusCode::from_u16(status).unwrap();
+        let head = AnswerHead { status, location: Some(HeaderValue::from_static("/a")) };
+        Becomes::HeadKept { head, lease: LEASE, lease_max: LEASE * 2 }
+    }
+
+    #[test]
+    fn a_head_is_kept_through_renewals_and_doubt_and_ends_with_its_attempt() {
+        let with_head = write(keep_head(201)).onto(&begun(), at(150), 6);
+        assert_eq!(with_head.lease_until(), Some(at(210)), "the lease is renewed as well");
+        let head = with_head.state.head().cloned();
+        assert_eq!(head.as_ref().map(|head| head.status), Some(StatusCode::CREATED));
+        let renewal = write(Becomes::Renewed { lease: LEASE, lease_max: LEASE * 2 });
+        let renewed = renewal.onto(&with_head, at(200), 7);
+        assert_eq!((renewed.lease_until(), renewed.state.head()), (Some(at(220)), head.as_ref()));
+        let doubted = write(Becomes::Unknown(Doubt::LeaseEnded)).onto(&renewed, at(300), 8);
+        let looked_up = write(Becomes::LookedUp).onto(&doubted, at(301), 9);
+        for record in [&doubted, &looked_up] {
+            assert_eq!((record.state.owner(), record.state.head()), (Some(7), head.as_ref()));
+        }
+        let begun = Becomes::Begun { owner: 8, lease: LEASE, mark: None };
+        let again = write(begun).onto(&looked_up, at(400), 10);
+        assert_eq!((again.state.owner(), again.state.head()), (Some(8), None));
+    }
+
+    #[test]
+    fn a_doubt_about_a_settled_record_has_no_owner() {
+        let free = write(Becomes::FailedRetryable).onto(&begun(), at(150), 6);
+        let doubted = write(Becomes::Unknown(Doubt::AnswerLost)).onto(&free, at(160), 7);
+        assert_eq!((doubted.state.owner(), doubted.state.head()), (None, None));
+    }
+
     #[test]
     fn a_record_that_is_not_what_it_was_taken_for_stays() {
         let unknown = write(Becomes::Unknown(Doubt::Said)).onto(&begun(), at(150), 6);
@@ -675,6 +783,8 @@ mod tests {
         for (record, becomes) in [
             (&unknown, renewal.clone()),
             (&done, renewal),
+            (&unknown, keep_head(200)),
+            (&done, keep_head(200)),
             (&done, Becomes::LookedUp),
             (&begun(), Becomes::LookedUp),
             (&begun(), Becomes::Expired),

@@ -3,7 +3,7 @@
 //! Everything but what could hurt: never the key, the request's body, the answer's body or a
 //! credential. Times are RFC 3339, by the store's clock.
 
-use retrysafe_core::record::{Answer, Happened, Moment, Record, State};
+use retrysafe_core::record::{Answer, AnswerHead, Happened, Moment, Record, State};
 use retrysafe_core::time::Time;
 use serde_json::{Map, Value, json};
 
@@ -41,9 +41,10 @@ pub(crate) fn summary(record: &Record) -> Value {
     put("created_at", time(record.created_at).into());
     put("expires_at", record.expires_at().map(time).into());
     match &record.state {
-        State::InProgress { begun_at, lease_until, .. } => {
+        State::InProgress { begun_at, lease_until, head, .. } => {
             put("begun_at", time(*begun_at).into());
             put("lease_until", time(*lease_until).into());
+            put_head(&mut put, head.as_ref());
         }
         State::Completed { answer, settled_at, .. } => {
             put("settled_at", time(*settled_at).into());
@@ -54,13 +55,24 @@ pub(crate) fn summary(record: &Record) -> Value {
             }
         }
         State::FailedRetryable { settled_at, .. } => put("settled_at", time(*settled_at).into()),
-        State::Unknown { since, doubt, lookups } => {
+        State::Unknown { since, doubt, lookups, head, .. } => {
             put("since", time(*since).into());
             put("doubt", doubt.name().into());
             put("lookups", (*lookups).into());
+            put_head(&mut put, head.as_ref());
         }
     }
     Value::Object(shown)
+}
+
+/// What is known of an answer that was not kept whole.
+fn put_head(put: &mut impl FnMut(&str, Value), head: Option<&AnswerHead>) {
+    let location = |head: &AnswerHead| {
+        let location = head.location.as_ref()?;
+        Some(String::from_utf8_lossy(location.as_bytes()).into_owned())
+    };
+    put("original_status", head.map(|head| head.status.as_u16()).into());
+    put("original_location", head.and_then(location).into());
 }
 
 /// A record by itself, with what happened to it.

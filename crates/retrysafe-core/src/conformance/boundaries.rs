@@ -68,7 +68,7 @@ pub(super) async fn a_begin_sees_the_last_millisecond_of_a_lease(bench: Stand) {
     let begun = request.begin(&engine, 2).await;
     assert!(matches!(begun, Begun::InProgress(TICK)), "{begun:?}");
     bench.advance(TICK).await;
-    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
+    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown(_)));
 }
 
 /// A replay says until when the record is kept, and that is when it ends.
@@ -102,7 +102,7 @@ pub(super) async fn a_lease_is_renewed_up_to_lease_max_exactly(bench: Stand) {
     bench.advance(TICK).await;
     let renewed = engine.renew(lease.renewal(), LEASE, lease_max).await.expect("it is answered");
     assert_eq!(renewed, Renewed::Lost);
-    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
+    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown(_)));
 }
 
 /// A page of records created before a moment does not hold those created at it.

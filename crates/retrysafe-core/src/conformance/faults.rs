@@ -74,7 +74,7 @@ pub(super) async fn an_ambiguous_begin_that_is_not_withdrawn_becomes_unknown(ben
     engine.store().arm(Op::Insert, Fault::AnswerLost);
     assert!(unbegun(&engine, &request, 1).await);
     bench.advance(LEASE * 2).await;
-    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
+    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown(_)));
 }
 
 /// A begin that lands after it was given up and withdrawn executes nothing, and is swept.
@@ -89,7 +89,7 @@ pub(super) async fn a_begin_that_lands_late_executes_nothing(bench: Stand) {
     bench.advance(LEASE * 2).await;
     let swept = engine.sweep(10).await.expect("the sweep is answered");
     assert_eq!(swept, Swept { doubted: 1, failed: 0 });
-    assert!(matches!(request.begin(&engine, 3).await, Begun::Unknown));
+    assert!(matches!(request.begin(&engine, 3).await, Begun::Unknown(_)));
 }
 
 /// If somebody else has begun meanwhile, the late begin does not disturb it.

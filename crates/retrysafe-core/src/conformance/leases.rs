@@ -51,7 +51,7 @@ pub(super) async fn past_lease_max_the_owner_is_in_doubt_and_its_settle_counts(b
     let lease = request.execute(&engine, 1).await;
     bench.advance(LEASE * 3).await;
     assert_eq!(renewed(&engine, &lease, LEASE * 2).await, Renewed::Lost);
-    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
+    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown(_)));
     assert_eq!(renewed(&engine, &lease, LEASE * 2).await, Renewed::Lost);
     settled(&engine, lease, &done("x")).await;
     assert_eq!(request.replay(&engine).await, answer("x"));
@@ -63,7 +63,7 @@ pub(super) async fn an_unknown_record_is_not_renewed(bench: Stand) {
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
     bench.advance(LEASE * 2).await;
-    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
+    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown(_)));
     let doubted = request.record(&engine).await;
     assert_eq!(renewed(&engine, &lease, AGES).await, Renewed::Lost);
     assert_eq!(request.record(&engine).await, doubted);
@@ -134,17 +134,6 @@ pub(super) async fn only_the_owner_withdraws(bench: Stand) {
     settled(&engine, lease, &done("x")).await;
     assert!(!withdraw(1).await, "it is settled");
     assert_eq!(request.replay(&engine).await, answer("x"));
-}
-
-/// A begin that was taken back too late stays unknown: somebody has doubted it meanwhile.
-pub(super) async fn an_unknown_record_is_not_withdrawn(bench: Stand) {
-    let engine = Engine::new(bench.store());
-    let request = Request::new("k");
-    let _lease = request.execute(&engine, 1).await;
-    bench.advance(LEASE * 2).await;
-    assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
-    assert!(!engine.withdraw(request.id(), 1).await.expect("it is answered"));
-    assert_eq!(request.record(&engine).await.standing(), Standing::Unknown);
 }
 
 /// Renewals, a sweeper and a settle at once: the acknowledged answer is what is kept.

@@ -204,9 +204,19 @@ macro_rules! conformance {
                 lease_max_counts_from_the_attempt
                 a_withdrawn_begin_frees_its_key
                 only_the_owner_withdraws
-                an_unknown_record_is_not_withdrawn
                 renewals_beside_a_sweeper_never_lose_the_answer
                 a_lease_may_carry_another_ttl;
+            heads:
+                a_head_comes_back_from_every_write
+                an_unknown_record_keeps_its_owner
+                keeping_a_head_renews_the_lease
+                a_caller_learns_the_head_of_an_answer_that_broke_off
+                an_answer_that_came_whole_replaces_its_head
+                only_a_believed_owner_keeps_a_head
+                an_ambiguous_head_is_read_back
+                an_unknown_record_is_withdrawn_by_its_owner
+                a_record_with_a_head_is_not_withdrawn
+                a_withdrawal_beside_a_verdict_is_decided_once;
             verdicts:
                 evidence_of_execution_is_replayed
                 evidence_of_the_mere_fact_is_final
@@ -291,6 +301,7 @@ macro_rules! conformance {
                 settled_and_unknown_records_survive
                 answers_replay_after_a_restart
                 credential_marks_survive
+                heads_and_owners_survive
                 running_records_are_in_doubt_where_their_owners_are_gone
                 a_lease_from_before_the_restart_still_settles
                 numbers_rise_across_restarts

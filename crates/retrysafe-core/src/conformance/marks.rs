@@ -95,7 +95,7 @@ pub(super) async fn another_mark_does_not_move_an_ended_lease(bench: Stand) {
     let theirs = Request { mark: mark("theirs"), ..mine.clone() };
     assert!(matches!(theirs.begin(&engine, 2).await, Begun::CredentialChanged));
     assert_eq!(theirs.record(&engine).await, record);
-    assert!(matches!(mine.begin(&engine, 3).await, Begun::Unknown));
+    assert!(matches!(mine.begin(&engine, 3).await, Begun::Unknown(_)));
     settled(&engine, lease, &done("late")).await;
     assert_eq!(mine.replay(&engine).await, answer("late"));
 }

@@ -69,6 +69,7 @@ enum Command {
 enum Change {
     Begin(u8),
     Renew(u8),
+    KeepHead(u8),
     Complete(u8),
     Fail,
     Doubt,
@@ -109,6 +110,7 @@ fn change() -> impl Strategy<Value = Change> {
         Just(Change::Touch),
         (0..3u8).prop_map(Change::Begin),
         (0..4u8).prop_map(Change::Renew),
+        (0..4u8).prop_map(Change::KeepHead),
         any::<u8>().prop_map(Change::Complete),
         any::<u8>().prop_map(Change::Complete),
         Just(Change::Fail),
@@ -370,6 +372,11 @@ fn write(change: Change) -> Write {
         Change::Renew(lease) => {
             Becomes::Renewed { lease: UNIT * lease.into(), lease_max: UNIT * 4 }
         }
+        Change::KeepHead(number) => Becomes::HeadKept {
+            head: head(200 + u16::from(number), (number > 1).then_some("/a")),
+            lease: UNIT,
+            lease_max: UNIT * 4,
+        },
         Change::Complete(byte) => Becomes::Completed(answer(vec![byte; usize::from(byte)])),
         Change::Fail => Becomes::FailedRetryable,
         Change::Doubt => Becomes::Unknown(Doubt::Said),

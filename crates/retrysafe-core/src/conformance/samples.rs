@@ -14,7 +14,7 @@ use crate::engine::{Ask, Begun, Engine, Lease};
 use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::{Key, KeyDigest};
 use crate::record::{
-    About, Answer, Becomes, Doubt, First, Happened, Outcome, Record, Standing, Write,
+    About, Answer, AnswerHead, Becomes, Doubt, First, Happened, Outcome, Record, Standing, Write,
 };
 use crate::response::StoredResponse;
 use crate::scope::{CredentialMark, Id, Scope};
@@ -108,6 +108,15 @@ pub(super) fn look_up() -> Write {
 
 pub(super) fn renew(lease: Duration) -> Write {
     write(Becomes::Renewed { lease, lease_max: AGES * 2 }, None)
+}
+
+pub(super) fn head(status: u16, location: Option<&'static str>) -> AnswerHead {
+    let status = StatusCode::from_u16(status).unwrap();
+    AnswerHead { status, location: location.map(HeaderValue::from_static) }
+}
+
+pub(super) fn keep_head(head: AnswerHead) -> Write {
+    write(Becomes::HeadKept { head, lease: LEASE, lease_max: AGES * 2 }, None)
 }
 
 pub(super) fn touch() -> Write {

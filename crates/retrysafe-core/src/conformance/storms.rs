@@ -169,7 +169,7 @@ impl Storm {
                 assert_eq!(self.stories[&generation].effects, [answer], "of {generation:?}");
                 self.replays += 1;
             }
-            Ok(Begun::InProgress(_) | Begun::Unknown) => {}
+            Ok(Begun::InProgress(_) | Begun::Unknown(_)) => {}
             Ok(Begun::Mismatch | Begun::CredentialChanged) => panic!("it is the same request"),
             Err(error) if error.may_have_applied() => self.withdrawing.push((key, owner)),
             Err(_) => {}

@@ -110,7 +110,7 @@ pub(super) async fn of_32_begins_after_a_retryable_end_one_executes(bench: Stand
         let mut leases = begun.into_iter().filter_map(|begun| match begun {
             Begun::Execute(lease) => Some(lease),
             Begun::InProgress(_) => None,
-            Begun::Replay(..) | Begun::Mismatch | Begun::CredentialChanged | Begun::Unknown => {
+            Begun::Replay(..) | Begun::Mismatch | Begun::CredentialChanged | Begun::Unknown(_) => {
                 panic!("{begun:?}")
             }
         });
@@ -168,7 +168,7 @@ pub(super) async fn of_32_begins_on_an_ended_lease_none_executes(bench: Stand) {
             async move { request.begin(&engine, 10 + n as u64).await }
         })
         .await;
-        assert!(begun.iter().all(|begun| matches!(begun, Begun::Unknown)), "{begun:?}");
+        assert!(begun.iter().all(|begun| matches!(begun, Begun::Unknown(_))), "{begun:?}");
         let record = request.record(&engine).await;
         assert_eq!((record.standing(), record.fence), (Standing::Unknown, lease.fence()));
         let doubted = Happened::Doubted(Doubt::LeaseEnded);
@@ -183,7 +183,7 @@ pub(super) async fn an_unknown_request_never_executes(bench: Stand) {
     let lease = request.execute(&engine, 1).await;
     settled(&engine, lease, &Outcome::Unknown(Doubt::AnswerLost)).await;
     for owner in 2..6 {
-        assert!(matches!(request.begin(&engine, owner).await, Begun::Unknown));
+        assert!(matches!(request.begin(&engine, owner).await, Begun::Unknown(_)));
         bench.advance(AGES).await;
         assert_eq!(engine.reap(100).await.expect("it is answered"), 0);
     }
@@ -196,7 +196,7 @@ pub(super) async fn a_late_owner_settles_what_is_unknown(bench: Stand) {
         let request = Request::new(&format!("k{n}"));
         let lease = request.execute(&engine, 1).await;
         bench.advance(LEASE * 2).await;
-        assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown));
+        assert!(matches!(request.begin(&engine, 2).await, Begun::Unknown(_)));
         let record = settled(&engine, lease, &outcome).await;
         assert_eq!(record.standing(), outcome.standing());
     }

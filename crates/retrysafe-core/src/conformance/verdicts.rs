@@ -23,7 +23,7 @@ async fn unknown(bench: &Stand, engine: &Engine<impl Store>, key: &str) -> (Requ
     let request = Request::new(key);
     let lease = request.execute(engine, 1).await;
     bench.advance(LEASE * 2).await;
-    assert!(matches!(request.begin(engine, 2).await, Begun::Unknown));
+    assert!(matches!(request.begin(engine, 2).await, Begun::Unknown(_)));
     (request, lease)
 }
 

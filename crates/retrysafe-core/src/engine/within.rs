@@ -72,6 +72,7 @@ impl<S: Transactional> Engine<S> {
                 Decision::Insert => {}
                 Decision::Stands(reply) => return begun(record, reply, now),
                 Decision::Write(write) => {
+                    let head = record.state.head().cloned();
                     let Stamped { now, value } = self.store.swap_in(tx, record, write).await?;
                     match value {
                         Swapped::Done(record) => {
@@ -79,7 +80,7 @@ impl<S: Transactional> Engine<S> {
                                 State::InProgress { .. } => Begun::Execute(Lease::new(record, now)),
                                 State::Unknown { .. }
                                 | State::Completed { .. }
-                                | State::FailedRetryable { .. } => Begun::Unknown,
+                                | State::FailedRetryable { .. } => Begun::Unknown(head),
                             });
                         }
                         Swapped::Lost(current) => known = current.map(|record| (record, now)),

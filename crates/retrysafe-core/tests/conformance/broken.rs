@@ -69,11 +69,15 @@ pub(crate) enum Flaw {
     MarksAreDropped,
     /// A probe is a record like any other.
     ProbesAreRecords,
+    /// The heads of answers are not kept.
+    HeadsAreDropped,
+    /// What is in doubt has no owner any more.
+    UnknownsForgetTheirOwner,
 }
 
 impl Flaw {
     /// All of them; a bench names its flaw by the place in this list.
-    pub(crate) const ALL: [Self; 30] = [
+    pub(crate) const ALL: [Self; 32] = [
         Self::InsertPretendsNew,
         Self::InsertChecksThenActs,
         Self::InsertIsNotKept,
@@ -104,6 +108,8 @@ impl Flaw {
         Self::TimelineIsCut,
         Self::MarksAreDropped,
         Self::ProbesAreRecords,
+        Self::HeadsAreDropped,
+        Self::UnknownsForgetTheirOwner,
     ];
 
     /// What the machine of whoever asks believes the time to be.
@@ -120,6 +126,16 @@ impl Flaw {
         }
         if self == Self::MarksAreDropped {
             record.mark = None;
+        }
+        if let State::InProgress { head, .. } | State::Unknown { head, .. } = &mut record.state
+            && self == Self::HeadsAreDropped
+        {
+            *head = None;
+        }
+        if let State::Unknown { owner, .. } = &mut record.state
+            && self == Self::UnknownsForgetTheirOwner
+        {
+            *owner = None;
         }
         let State::Completed { answer: Answer::Kept(response), .. } = &mut record.state else {
             return;
@@ -288,6 +304,17 @@ broken! {
         marks::another_mark_does_not_move_an_ended_lease,
         marks::of_32_marks_on_a_released_record_one_executes,
         reopening::credential_marks_survive;
+    heads_that_are_dropped_are_noticed: HeadsAreDropped =>
+        heads::a_head_comes_back_from_every_write,
+        heads::keeping_a_head_renews_the_lease,
+        heads::a_caller_learns_the_head_of_an_answer_that_broke_off,
+        heads::an_ambiguous_head_is_read_back,
+        heads::a_record_with_a_head_is_not_withdrawn,
+        reopening::heads_and_owners_survive;
+    unknowns_without_an_owner_are_noticed: UnknownsForgetTheirOwner =>
+        heads::an_unknown_record_keeps_its_owner,
+        heads::an_unknown_record_is_withdrawn_by_its_owner,
+        reopening::heads_and_owners_survive;
     probes_that_are_records_are_noticed: ProbesAreRecords =>
         scans::a_probe_is_answered_and_leaves_no_record;
 }
@@ -306,4 +333,6 @@ fn the_model_notices_what_it_was_not_told() {
     disagrees::<{ Flaw::ReapIgnoresLimit as usize }>();
     disagrees::<{ Flaw::ReapTakesRunning as usize }>();
     disagrees::<{ Flaw::MarksAreDropped as usize }>();
+    disagrees::<{ Flaw::HeadsAreDropped as usize }>();
+    disagrees::<{ Flaw::UnknownsForgetTheirOwner as usize }>();
 }

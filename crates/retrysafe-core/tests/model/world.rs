@@ -18,14 +18,14 @@ impl Hash for Kept {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         (self.0.version, self.0.fence, self.0.attempts, self.0.mark).hash(hasher);
         match &self.0.state {
-            State::InProgress { owner, begun_at, lease_until } => {
-                (0, *owner, *begun_at, *lease_until).hash(hasher);
+            State::InProgress { owner, begun_at, lease_until, head } => {
+                (0, *owner, *begun_at, *lease_until, head).hash(hasher);
             }
             State::Completed { answer, expires_at, .. } => {
                 (1, answer.status(), *expires_at).hash(hasher);
             }
             State::FailedRetryable { expires_at, .. } => (2, *expires_at).hash(hasher),
-            State::Unknown { since, .. } => (3, *since).hash(hasher),
+            State::Unknown { since, owner, head, .. } => (3, *since, *owner, head).hash(hasher),
         }
     }
 }
@@ -36,6 +36,7 @@ impl Hash for Pending {
         match &self.write.becomes {
             Becomes::Begun { owner, mark, .. } => (0, *owner, *mark).hash(hasher),
             Becomes::Renewed { .. } => 1.hash(hasher),
+            Becomes::HeadKept { head, .. } => (6, head).hash(hasher),
             Becomes::Completed(answer) => (2, answer.status()).hash(hasher),
             Becomes::FailedRetryable => 3.hash(hasher),
             Becomes::Unknown(_) => 4.hash(hasher),
@@ -173,9 +174,13 @@ impl Everything {
                 }
             }
             Owner::Doubtful { key, number, pending } => {
+                let before = self.record(key).map(Record::standing);
                 let done = pending.is_some_and(|pending| self.swap(&pending).is_some());
                 if done {
                     model.reach(Reached::Withdrawn);
+                }
+                if done && before == Some(Standing::Unknown) {
+                    model.reach(Reached::UnknownWithdrawn);
                 }
                 match done && acknowledged {
                     true => Owner::Idle,
@@ -188,7 +193,7 @@ impl Everything {
                 let swapped = pending.as_ref().and_then(|pending| self.swap(pending));
                 let renewal = matches!(
                     pending.map(|pending| pending.write.becomes),
-                    Some(Becomes::Renewed { .. })
+                    Some(Becomes::Renewed { .. } | Becomes::HeadKept { .. })
                 );
                 match (swapped, acknowledged) {
                     (Some(_), true) if !renewal => {

@@ -45,6 +45,11 @@ impl Drain {
         Unfinished::one_more(&self.withdrawals)
     }
 
+    /// How many begins are being withdrawn.
+    pub(super) fn withdrawing(&self) -> usize {
+        self.withdrawals.count.load(Ordering::Acquire)
+    }
+
     /// How many executions are under way.
     pub fn executing(&self) -> usize {
         self.executions.count.load(Ordering::Acquire)

@@ -172,8 +172,8 @@ fn said_by_header<S>(case: &Case<S>, headers: &mut HeaderMap) -> Option<Said> {
 /// What a caller is told whose execution was decided over its head. The decision holds, whatever
 /// this execution came to.
 fn overruled<S, R: HttpBody>(case: &Case<S>, current: Option<Record>) -> Response<Body<R>> {
-    let unknown = Refusal::OutcomeUnknown { retry_after: ASK_AGAIN };
-    let Some(record) = current else { return case.refuse(&unknown) };
+    let unknown = |head| case.refuse(&Refusal::OutcomeUnknown { retry_after: ASK_AGAIN, head });
+    let Some(record) = current else { return unknown(None) };
     match record.state {
         State::Completed { answer: Answer::Kept(stored), expires_at, .. } => {
             case.replay(record.id, stored, expires_at)
@@ -184,8 +184,7 @@ fn overruled<S, R: HttpBody>(case: &Case<S>, current: Option<Record>) -> Respons
                 original_location: location,
             })
         }
-        State::InProgress { .. } | State::FailedRetryable { .. } | State::Unknown { .. } => {
-            case.refuse(&unknown)
-        }
+        State::Unknown { head, .. } => unknown(head),
+        State::InProgress { .. } | State::FailedRetryable { .. } => unknown(None),
     }
 }

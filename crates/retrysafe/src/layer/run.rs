@@ -142,9 +142,9 @@ where
                 report.met(Met::CredentialChanged, job.key);
                 case.refuse(&Refusal::CredentialChanged)
             }
-            Ok(Begun::Unknown) => {
+            Ok(Begun::Unknown(head)) => {
                 report.met(Met::Unknown, job.key);
-                case.refuse(&Refusal::OutcomeUnknown { retry_after: ASK_AGAIN })
+                case.refuse(&Refusal::OutcomeUnknown { retry_after: ASK_AGAIN, head })
             }
             Err(error) => {
                 if let Some(run) = case.start_unprotected(job.id, &error) {

@@ -21,9 +21,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause: a store that comes back is noticed within a second.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often a begin is withdrawn at the most. With the pauses above this is about a quarter of a
-/// minute; a begin that lands later than that leaves a lease to end, and its record is unknown.
-const WITHDRAWALS_MAX: u32 = 20;
+/// How often a store that can be reached is asked for a begin that is not there. With the pauses
+/// above this is about a quarter of a minute; a begin that lands later than that leaves a lease to
+/// end, and its record is unknown.
+const LOOKS_FOR_BEGIN_MAX: u32 = 20;
+
+/// How many begins are withdrawn at once. In a long outage more may be in doubt; what is not withdrawn
+/// becomes unknown, and memory stays bounded.
+const WITHDRAWALS_MAX: usize = 10_000;
 
 /// Settles, with the same fence as often as it takes. Says `None` when it took too long for the
 /// caller; it is tried on without it, until the policy's `lease_max`. The execution counts as running
@@ -77,16 +82,27 @@ async fn settle_again<S: Store>(
 
 /// Takes back a begin that may have been applied, so that its key is not stuck. Nobody waits for
 /// this: the caller has been told that nothing was executed, which is true either way.
+///
+/// While the store is out of reach it is tried on for as long as a settle is. By then the record may
+/// be unknown, which its owner can still take back.
 pub(super) fn withdraw<S: Store>(case: &Arc<Case<S>>, id: Id, key: KeyDigest, owner: u64) {
+    if case.room.drain.withdrawing() >= WITHDRAWALS_MAX {
+        return case.report.withdrawn(key, false);
+    }
     let case = Arc::clone(case);
     let under_way = case.room.drain.withdrawal();
     tokio::spawn(async move {
         let _under_way = under_way;
+        let policy = &case.route.policy;
+        let give_up_at = after(Instant::now(), policy.lease_max.max(policy.lease));
         let mut pause = PAUSE;
-        for _ in 0..WITHDRAWALS_MAX {
-            // "Nothing to take back" is asked again as well: the begin may still be on its way.
-            if let Ok(true) = case.room.engine.withdraw(id, owner).await {
-                return case.report.withdrawn(key, true);
+        let mut looks = 0;
+        while looks < LOOKS_FOR_BEGIN_MAX && Instant::now() < give_up_at {
+            match case.room.engine.withdraw(id, owner).await {
+                Ok(true) => return case.report.withdrawn(key, true),
+                // Nothing to take back is asked again as well: the begin may still be on its way.
+                Ok(false) => looks += 1,
+                Err(_) => {}
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);

@@ -155,6 +155,30 @@ async fn withdrawals_hold_up_a_shutdown_for_a_moment_only() {
     assert!(begun.elapsed() <= Duration::from_secs(2), "{:?}", begun.elapsed());
 }
 
+/// A begin was applied, its acknowledgement was lost, and the store stayed away for 20 seconds. Its
+/// owner had given up by then, and the key ended unknown although nothing was ever executed.
+#[tokio::test(start_paused = true)]
+async fn a_begin_that_never_executed_is_withdrawn_after_an_outage() {
+    for outage in [Duration::from_secs(20), Duration::from_secs(90)] {
+        let (clock, hand) = Clock::manual(Time::from_ms(1_800_000_000_000));
+        let store = Faulty::new(MemoryStore::with_clock(clock));
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
+        let app = Router::new().route("/x", post(|| async {})).layer(layer.clone());
+        store.next(On::Insert, Fault::LoseAnswer);
+        store.always(Some((On::Load, AWAY)));
+        assert_eq!(ask(&app).await, unavailable());
+        tokio::time::sleep(outage).await;
+        hand.advance(outage);
+        // Past its lease the sweeper has made it unknown before its owner comes back.
+        let engine = retrysafe_core::engine::Engine::new(Arc::clone(&store));
+        let is_overdue = outage > Policy::default().lease;
+        assert_eq!(engine.sweep(10).await.unwrap().doubted, usize::from(is_overdue));
+        store.always(None);
+        layer.drain().wait(Duration::from_secs(60)).await.unwrap();
+        assert_eq!(ask(&app).await.0, 200, "after {outage:?}");
+    }
+}
+
 /// The store went away after an execution and before its settle. The process knew what it had
 /// done, was still trying to settle it, and ran it once more because the route fails open.
 #[tokio::test]

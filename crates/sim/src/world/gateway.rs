@@ -163,7 +163,7 @@ pub async fn serve(gate: Gate, conn: u16) {
                 return gate
                     .answer(conn, Reply { class, status, code, body: NONE, retry_after: 0 });
             }
-            Ok(Begun::Unknown) => {
+            Ok(Begun::Unknown(_)) => {
                 return gate.refuse(conn, Class::Unknown, tables.refusals.unknown, gate.lease());
             }
             Ok(Begun::InProgress(left)) => {

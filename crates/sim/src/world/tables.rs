@@ -106,7 +106,7 @@ impl Refusals {
         Self {
             in_progress: said(Refusal::InProgress { retry_after }),
             mismatch: said(Refusal::KeyReused),
-            unknown: said(Refusal::OutcomeUnknown { retry_after }),
+            unknown: said(Refusal::OutcomeUnknown { retry_after, head: None }),
             answer_lost: said(Refusal::AnswerLost { timed_out: true, retry_after }),
             panicked: said(Refusal::Panicked { retry_after }),
             not_durable: said(Refusal::NotDurable { retry_after }),

@@ -7,7 +7,7 @@
 use retrysafe_core::fingerprint::Fingerprint;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::{
-    About, Answer, Becomes, First, Happened, Record, State, Write, make_room,
+    About, Answer, AnswerHead, Becomes, First, Happened, Record, State, Write, make_room,
 };
 use retrysafe_core::scope::{CredentialMark, Id, Scope};
 use tokio_postgres::types::{ToSql, Type};
@@ -127,7 +127,7 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
     let (mut attempts, mut states, mut sinces, mut lengths) = (vec![], vec![], vec![], vec![]);
     let (mut untils, mut owners, mut doubts, mut lookups) = (vec![], vec![], vec![], vec![]);
     let (mut timelines, mut whats, mut labels) = (vec![], vec![], vec![]);
-    let (mut answers, mut marks) = (vec![], vec![]);
+    let (mut answers, mut marks, mut heads) = (vec![], vec![], vec![]);
     for (from, write) in writes {
         let next = Next::of(from, write);
         fixed.push(&from.id, &from.scope, &from.key, &from.fingerprint, &from.about);
@@ -149,6 +149,7 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
         labels.push(write.what.as_ref().map(label));
         answers.push(next.answer.map(|answer| answer.encode(&from.id)));
         marks.push(next.mark.map(|mark| mark.as_bytes().to_vec()));
+        heads.push(next.head.map(AnswerHead::encode));
     }
     let changing = [
         Column::Numbers(created),
@@ -169,6 +170,7 @@ pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -
         Column::MaybeTexts(labels),
         Column::MaybeBytes(answers),
         Column::MaybeBytes(marks),
+        Column::MaybeBytes(heads),
     ];
     fixed.columns().into_iter().chain(changing).collect()
 }
@@ -196,6 +198,7 @@ struct Next<'a> {
     lookups: Option<i64>,
     answer: Option<&'a Answer>,
     mark: Option<CredentialMark>,
+    head: Option<&'a AnswerHead>,
 }
 
 impl<'a> Next<'a> {
@@ -204,6 +207,7 @@ impl<'a> Next<'a> {
             Becomes::Begun { mark, .. } => mark,
             Becomes::Same
             | Becomes::Renewed { .. }
+            | Becomes::HeadKept { .. }
             | Becomes::Completed(_)
             | Becomes::FailedRetryable
             | Becomes::Unknown(_)
@@ -229,17 +233,27 @@ impl<'a> Next<'a> {
                 until: Some(ms(begun_at.plus(*lease_max))),
                 ..same()
             },
+            (Becomes::HeadKept { head, lease, lease_max }, State::InProgress { begun_at, .. }) => {
+                Self {
+                    length: Some(length_ms(*lease)),
+                    until: Some(ms(begun_at.plus(*lease_max))),
+                    head: Some(head),
+                    ..same()
+                }
+            }
             (Becomes::Completed(answer), _) => {
                 Self { attempts, state: 1, length: ttl, answer: Some(answer), ..Self::default() }
             }
             (Becomes::FailedRetryable, _) => {
                 Self { attempts, state: 2, length: ttl, ..Self::default() }
             }
-            (Becomes::Unknown(doubt), _) => Self {
+            (Becomes::Unknown(doubt), from) => Self {
                 attempts,
                 state: 3,
                 doubt: Some(doubt_number(*doubt)),
                 lookups: Some(0),
+                owner: from.owner().map(u64::cast_signed),
+                head: from.head(),
                 ..Self::default()
             },
             (Becomes::LookedUp, State::Unknown { lookups, .. }) => {
@@ -249,7 +263,11 @@ impl<'a> Next<'a> {
                 Self { length: Some(0), until: None, ..same() }
             }
             (
-                Becomes::Same | Becomes::Renewed { .. } | Becomes::LookedUp | Becomes::Expired,
+                Becomes::Same
+                | Becomes::Renewed { .. }
+                | Becomes::HeadKept { .. }
+                | Becomes::LookedUp
+                | Becomes::Expired,
                 State::InProgress { .. }
                 | State::Completed { .. }
                 | State::FailedRetryable { .. }
@@ -260,11 +278,12 @@ impl<'a> Next<'a> {
 
     fn same(state: &'a State) -> Self {
         match state {
-            State::InProgress { owner, begun_at, lease_until } => Self {
+            State::InProgress { owner, begun_at, lease_until, head } => Self {
                 state: 0,
                 since: Some(ms(*begun_at)),
                 until: Some(ms(*lease_until)),
                 owner: Some(owner.cast_signed()),
+                head: head.as_ref(),
                 ..Self::default()
             },
             State::Completed { answer, settled_at, expires_at } => Self {
@@ -280,11 +299,13 @@ impl<'a> Next<'a> {
                 until: Some(ms(*expires_at)),
                 ..Self::default()
             },
-            State::Unknown { since, doubt, lookups } => Self {
+            State::Unknown { since, doubt, lookups, owner, head } => Self {
                 state: 3,
                 since: Some(ms(*since)),
                 doubt: Some(doubt_number(*doubt)),
                 lookups: Some(i64::from(*lookups)),
+                owner: owner.map(u64::cast_signed),
+                head: head.as_ref(),
                 ..Self::default()
             },
         }

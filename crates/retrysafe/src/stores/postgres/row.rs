@@ -11,7 +11,7 @@ use retrysafe_core::codec::DecodeError;
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::{
-    About, Answer, Doubt, Fence, First, Happened, MOMENTS_MAX, Moment, Record, State,
+    About, Answer, AnswerHead, Doubt, Fence, First, Happened, MOMENTS_MAX, Moment, Record, State,
 };
 use retrysafe_core::scope::{CredentialMark, Id, Scope};
 use retrysafe_core::time::Time;
@@ -92,17 +92,23 @@ fn read(cells: &impl Cells, id: Id, version: u64) -> Option<Result<Record, Decod
         lookups: cells.number(21),
         answer: cells.number(22),
         mark: cells.bytes(26),
+        head: cells.bytes(27),
         timeline,
     };
     if seal.checksum != stated || *cells.bytes(24)? != seal.digest() {
         return Some(Err(DecodeError::Checksum));
     }
     let (since, until) = (time(seal.since), seal.until.map(time));
+    let head = match seal.head.map(|head| AnswerHead::decode(head.to_vec())).transpose() {
+        Ok(head) => head,
+        Err(damage) => return Some(Err(damage)),
+    };
     let state = match seal.state {
         0 => State::InProgress {
             owner: seal.owner?.cast_unsigned(),
             begun_at: since,
             lease_until: until?,
+            head,
         },
         // An answer that is not where the record says is damage like any other.
         1 => match Answer::decode(&id, Bytes::copy_from_slice(cells.bytes(25)?)) {
@@ -114,6 +120,8 @@ fn read(cells: &impl Cells, id: Id, version: u64) -> Option<Result<Record, Decod
             since,
             doubt: doubt_of(seal.doubt?)?,
             lookups: u32::try_from(seal.lookups?).ok()?,
+            owner: seal.owner.map(i64::cast_unsigned),
+            head,
         },
         _ => return None,
     };
@@ -154,6 +162,7 @@ struct Seal<'a> {
     lookups: Option<i64>,
     answer: Option<i64>,
     mark: Option<&'a [u8]>,
+    head: Option<&'a [u8]>,
     timeline: &'a [u8],
 }
 
@@ -172,10 +181,11 @@ impl Seal<'_> {
         hash.update(self.doubt.unwrap_or(-1).to_be_bytes());
         hash.update(self.lookups.unwrap_or(-1).to_be_bytes());
         hash.update(self.answer.unwrap_or(-1).to_be_bytes());
-        let mark_length =
-            self.mark.map_or(-1, |mark| i32::try_from(mark.len()).unwrap_or(i32::MAX));
-        hash.update(mark_length.to_be_bytes());
-        hash.update(self.mark.unwrap_or_default());
+        for bytes in [self.mark, self.head] {
+            let length = bytes.map_or(-1, |bytes| i32::try_from(bytes.len()).unwrap_or(i32::MAX));
+            hash.update(length.to_be_bytes());
+            hash.update(bytes.unwrap_or_default());
+        }
         hash.update(self.timeline);
         let digest: [u8; 32] = hash.finalize().into();
         let mut seal = [0; SEAL_BYTES];

@@ -43,6 +43,8 @@ CREATE TABLE retrysafe.record (
     timeline     bytea    NOT NULL,
     -- Which credential the present or last attempt was begun with, where that counts.
     mark         bytea,
+    -- Status and location of an answer that was not kept whole, while it is coming or in doubt.
+    head         bytea,
     -- The first half of a SHA-256 of all that a write changes, by retrysafe.seal.
     seal         bytea    NOT NULL,
     -- Room for flows with recovery points. Nothing may be resumed unless it says so.
@@ -131,7 +133,7 @@ $$;
 CREATE FUNCTION retrysafe.seal(
     checksum bigint, format smallint, created_at bigint, ttl_ms bigint, version bigint, fence bigint,
     attempts bigint, state smallint, since bigint, until bigint, owner bigint, doubt smallint,
-    lookups bigint, answer_version bigint, mark bytea, timeline bytea
+    lookups bigint, answer_version bigint, mark bytea, head bytea, timeline bytea
 ) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT substring(sha256(
         int8send(checksum) || int2send(format) || int8send(created_at) || int8send(ttl_ms)
@@ -139,7 +141,8 @@ CREATE FUNCTION retrysafe.seal(
         || int8send(since) || int8send(coalesce(until, -1)) || int8send(coalesce(owner, -1))
         || int2send(coalesce(doubt, -1::smallint)) || int8send(coalesce(lookups, -1))
         || int8send(coalesce(answer_version, -1)) || int4send(coalesce(octet_length(mark), -1))
-        || coalesce(mark, ''::bytea) || timeline
+        || coalesce(mark, ''::bytea) || int4send(coalesce(octet_length(head), -1))
+        || coalesce(head, ''::bytea) || timeline
     ) FROM 1 FOR 16)
 $$;
 
@@ -218,7 +221,8 @@ CREATE VIEW retrysafe.stored AS
     SELECT r.id, r.version, r.scope, r.key, r.fingerprint, r.method, r.route, r.path, r.checksum,
         r.format, r.created_at, r.ttl_ms, r.fence, r.attempts, r.state, r.since,
         coalesce(r.lease_until, r.expires_at) AS until, r.owner, r.doubt, r.lookups,
-        r.answer_version, r.timeline, r.seal, a.bytes AS answer, r.mark, r.expires_at
+        r.answer_version, r.timeline, r.seal, a.bytes AS answer, r.mark, r.head,
+        r.expires_at
     FROM retrysafe.record r
     LEFT JOIN retrysafe.answer a ON a.day = r.answer_day AND a.version = r.answer_version;
 
@@ -240,7 +244,7 @@ RETURNS TABLE (
     method text, route text, path text, checksum bigint, format smallint, created_at bigint,
     ttl_ms bigint, fence bigint, attempts bigint, state smallint, since bigint, until bigint,
     owner bigint, doubt smallint, lookups bigint, answer_version bigint, timeline bytea, seal bytea,
-    answer bytea, mark bytea
+    answer bytea, mark bytea, head bytea
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = retrysafe, pg_catalog, pg_temp
@@ -258,11 +262,11 @@ BEGIN
         NULL::text, NULL::text, NULL::text, NULL::bigint, NULL::smallint, NULL::bigint,
         NULL::bigint, NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint,
         NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-        NULL::bytea, NULL::bytea;
+        NULL::bytea, NULL::bytea, NULL::bytea;
     RETURN QUERY SELECT false, t, s.id, s.version, s.scope, s.key, s.fingerprint, s.method, s.route,
         s.path, s.checksum, s.format, s.created_at, s.ttl_ms, s.fence, s.attempts, s.state, s.since,
         s.until, s.owner, s.doubt, s.lookups, s.answer_version, s.timeline, s.seal, s.answer,
-        s.mark
+        s.mark, s.head
     FROM unnest(ids) AS i (id) JOIN retrysafe.stored s ON s.id = i.id;
 END
 $$;
@@ -281,7 +285,7 @@ RETURNS TABLE (
     method text, route text, path text, checksum bigint, format smallint, created_at bigint,
     ttl_ms bigint, fence bigint, attempts bigint, state smallint, since bigint, until bigint,
     owner bigint, doubt smallint, lookups bigint, answer_version bigint, timeline bytea, seal bytea,
-    answer bytea, mark bytea
+    answer bytea, mark bytea, head bytea
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = retrysafe, pg_catalog, pg_temp
@@ -341,7 +345,7 @@ BEGIN
                 retrysafe.later(t, f.lease_ms), f.owner, retrysafe.moment(t, f.version, f.began),
                 f.mark, retrysafe.seal(f.checksum, 1::smallint, t, f.ttl_ms, f.version, f.version, 1,
                     0::smallint, t, retrysafe.later(t, f.lease_ms), f.owner, NULL, NULL, NULL,
-                    f.mark, retrysafe.moment(t, f.version, f.began))
+                    f.mark, NULL, retrysafe.moment(t, f.version, f.began))
             FROM first f
             ON CONFLICT (id) DO NOTHING
             RETURNING r.id, r.version
@@ -353,7 +357,7 @@ BEGIN
             NULL::text, NULL::text, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint,
             NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint,
             NULL::smallint, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea,
-            NULL::bytea
+            NULL::bytea, NULL::bytea
         FROM new n;
         GET DIAGNOSTICS news = ROW_COUNT;
     END IF;
@@ -362,7 +366,7 @@ BEGIN
         RETURN QUERY SELECT false, t, s.id, s.version, s.scope, s.key, s.fingerprint, s.method,
             s.route, s.path, s.checksum, s.format, s.created_at, s.ttl_ms, s.fence, s.attempts,
             s.state, s.since, s.until, s.owner, s.doubt, s.lookups, s.answer_version, s.timeline,
-            s.seal, s.answer, s.mark
+            s.seal, s.answer, s.mark, s.head
         FROM unnest(ids) WITH ORDINALITY AS i (id, at) JOIN retrysafe.stored s ON s.id = i.id
         WHERE (s.expires_at IS NULL OR s.expires_at > t)
             AND (missing IS NULL OR news < cardinality(missing) OR NOT i.at = ANY (missing));
@@ -385,14 +389,15 @@ CREATE FUNCTION retrysafe.swap_v1(
     paths text[], checksums bigint[], created bigint[], froms bigint[], fences bigint[],
     new_fences boolean[], ttls bigint[], attempts_ bigint[], states smallint[], sinces bigint[],
     lengths bigint[], untils bigint[], owners bigint[], doubts smallint[], lookups_ bigint[],
-    timelines bytea[], whats bytea[], labels text[], answers bytea[], marks bytea[]
+    timelines bytea[], whats bytea[], labels text[], answers bytea[], marks bytea[],
+    heads bytea[]
 )
 RETURNS TABLE (
     done boolean, now_ms bigint, id bytea, version bigint, scope bytea, key bytea, fingerprint bytea,
     method text, route text, path text, checksum bigint, format smallint, created_at bigint,
     ttl_ms bigint, fence bigint, attempts bigint, state smallint, since bigint, until bigint,
     owner bigint, doubt smallint, lookups bigint, answer_version bigint, timeline bytea, seal bytea,
-    answer bytea, mark bytea
+    answer bytea, mark bytea, head bytea
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = retrysafe, pg_catalog, pg_temp
@@ -436,14 +441,14 @@ BEGIN
             owner = f.owner, doubt = f.doubt, lookups = f.lookups,
             answer_day = CASE WHEN f.state = 1 THEN retrysafe.day_of(f.until, t) END,
             answer_version = CASE WHEN f.state = 1 THEN f.version END, timeline = f.timeline,
-            mark = f.mark,
+            mark = f.mark, head = f.head,
             seal = retrysafe.seal(f.checksum, 1::smallint, f.created_at, f.ttl_ms, f.version, f.fence,
                 f.attempts, f.state, f.since, f.until, f.owner, f.doubt, f.lookups,
-                CASE WHEN f.state = 1 THEN f.version END, f.mark, f.timeline)
+                CASE WHEN f.state = 1 THEN f.version END, f.mark, f.head, f.timeline)
         FROM (
             SELECT w.id, w.scope, w.key, w.fingerprint, w.method, w.route, w.path, w.checksum,
                 w.created_at, w.version, w.ttl_ms, w.attempts, w.state, w.owner, w.doubt, w.lookups,
-                w.label, w.answer, w.mark, w.fence, coalesce(w.since, t) AS since,
+                w.label, w.answer, w.mark, w.head, w.fence, coalesce(w.since, t) AS since,
                 CASE WHEN w.length IS NULL THEN w.until
                     ELSE least(retrysafe.later(t, w.length), w.until) END AS until,
                 CASE WHEN w.what IS NULL THEN w.timeline
@@ -457,11 +462,11 @@ BEGIN
                         FROM unnest(ids, scopes, keys, fingerprints, methods, routes, paths,
                             checksums, created, froms, fences, new_fences, ttls, attempts_, states,
                             sinces, lengths, untils, owners, doubts, lookups_, timelines, whats,
-                            labels, answers, marks)
+                            labels, answers, marks, heads)
                             AS i (id, scope, key, fingerprint, method, route, path, checksum,
                                 created_at, from_version, old_fence, new_fence, ttl_ms, attempts,
                                 state, since, length, until, owner, doubt, lookups, timeline, what,
-                                label, answer, mark)
+                                label, answer, mark, head)
                         JOIN retrysafe.record r ON r.id = i.id AND r.version = i.from_version
                         -- A record that somebody else's transaction holds is left out rather than
                         -- waited for. Not the key: a row that refers to this record holds that
@@ -483,7 +488,7 @@ BEGIN
     SELECT true, t, n.id, n.version, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::text,
         NULL::text, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint,
         NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::smallint,
-        NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+        NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
     FROM new n;
     GET DIAGNOSTICS news = ROW_COUNT;
 
@@ -491,14 +496,14 @@ BEGIN
         RETURN QUERY SELECT false, t, s.id, s.version, s.scope, s.key, s.fingerprint, s.method,
             s.route, s.path, s.checksum, s.format, s.created_at, s.ttl_ms, s.fence, s.attempts,
             s.state, s.since, s.until, s.owner, s.doubt, s.lookups, s.answer_version, s.timeline,
-            s.seal, s.answer, s.mark
+            s.seal, s.answer, s.mark, s.head
         FROM unnest(ids) AS i (id) JOIN retrysafe.stored s ON s.id = i.id;
         -- Somebody may read the clock earlier than this: an id that is gone has no row of its own.
         RETURN QUERY SELECT false, t, NULL::bytea, NULL::bigint, NULL::bytea, NULL::bytea,
             NULL::bytea, NULL::text, NULL::text, NULL::text, NULL::bigint, NULL::smallint,
             NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint,
             NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea;
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea;
     END IF;
 END
 $$;

@@ -20,9 +20,10 @@ page AS MATERIALIZED (
 )
 SELECT false, now_ms, id, version, scope, key, fingerprint, method, route, path, checksum, format,
     created_at, ttl_ms, fence, attempts, state, since, until, owner, doubt, lookups, answer_version,
-    timeline, seal, answer, mark
+    timeline, seal, answer, mark, head
 FROM found WHERE place = 1 OR bytes IS NULL OR bytes <= $3::bigint
 UNION ALL
 SELECT false, now_ms, NULL, (SELECT count(*) FROM found), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL
 FROM clock

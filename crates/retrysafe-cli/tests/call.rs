@@ -208,6 +208,23 @@ fn an_answer_is_printed_and_leaves_no_trace() {
 }
 
 #[test]
+fn the_key_travels_in_the_header_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(Stall::Never, Manner::Drops);
+    let named = ["--key-header", "PayPal-Request-Id", "--key", "k-1"];
+    let done = call(folder.path(), &[&[server.url().as_str()][..], &named].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let requests = server.requests.lock().unwrap();
+    assert_eq!(requests.len(), 2);
+    for request in requests.iter() {
+        assert_eq!(request.headers["paypal-request-id"], "k-1");
+        assert!(!request.headers.contains_key("idempotency-key"));
+    }
+    let wrong = call(folder.path(), &[&server.url(), "--key-header", "no name"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
+}
+
+#[test]
 fn a_lost_answer_is_fetched_with_the_same_key() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(Stall::Never, Manner::Drops);

@@ -46,7 +46,7 @@ fn exchange(mut stream: &TcpStream, books: &Mutex<Books>) -> Option<()> {
         reader.read_line(&mut line).ok()?;
         let Some((name, value)) = line.trim_end().split_once(':') else { break };
         match (name.to_lowercase().as_str(), value.trim()) {
-            ("idempotency-key", value) => key = value.to_owned(),
+            ("idempotency-key" | "x-request-key", value) => key = value.to_owned(),
             ("x-slow", value) => slow = value.parse().unwrap(),
             ("x-fail-once", _) => fails = true,
             ("content-length", value) => length = value.parse().unwrap(),
@@ -125,6 +125,10 @@ fn gateway(settings: &str) -> Gateway {
 }
 
 fn gets_full_marks(settings: &str, dialect: &str) {
+    gets_full_marks_with(settings, dialect, &[]);
+}
+
+fn gets_full_marks_with(settings: &str, dialect: &str, more: &[&str]) {
     let gateway = gateway(settings);
     let output = Command::new(env!("CARGO_BIN_EXE_retrysafe"))
         .args(["check", &format!("http://{}/payments", gateway.address), "--yes", "--json"])
@@ -133,6 +137,7 @@ fn gets_full_marks(settings: &str, dialect: &str) {
         .args(["--other-path", "/refunds", "--slow", "X-Slow: 1000"])
         .args(["--client-error", r#"{"bad":"{{uuid}}"}"#, "--server-error", "X-Fail-Once: 1"])
         .args(["--list", "/payments", "--list-pointer", "/data"])
+        .args(more)
         .output()
         .unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -160,4 +165,10 @@ fn the_conflict_dialect_gets_full_marks() {
 #[test]
 fn duplicates_that_wait_get_full_marks() {
     gets_full_marks("wait_max = \"5s\"", "ietf, duplicates wait");
+}
+
+#[test]
+fn a_key_in_another_header_gets_full_marks() {
+    let settings = "key = \"required\"\nkey_header = \"X-Request-Key\"";
+    gets_full_marks_with(settings, "ietf", &["--key-header", "X-Request-Key"]);
 }

@@ -93,7 +93,7 @@ pub fn shown(
     };
     let token = bearer(authorization);
     let Some((token, claimed)) = token.and_then(|token| Some((token, claimed(token)?))) else {
-        put(&mut secret, &header::AUTHORIZATION, authorization);
+        put(&mut secret, &header::AUTHORIZATION, &in_one_spelling(authorization));
         let parts = vec![("credential", Scope::digest_of(&secret))];
         return Ok(Some(Shown { parts, mark: None }));
     };
@@ -121,6 +121,13 @@ pub fn names_somebody(credential: &[u8]) -> bool {
 pub fn bearer(authorization: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = split(authorization.trim_ascii());
     scheme.eq_ignore_ascii_case(b"bearer").then_some(token).filter(|token| !token.is_empty())
+}
+
+/// An `Authorization` whose scheme is in lower case, one space before the rest: schemes have no case
+/// (RFC 9110 §11.1), and a retry through another client may spell its own differently.
+fn in_one_spelling(authorization: &[u8]) -> Vec<u8> {
+    let (scheme, rest) = split(authorization.trim_ascii());
+    [&scheme.to_ascii_lowercase(), rest].join(&b' ')
 }
 
 /// The value of a credential header, if it names somebody.
@@ -202,7 +209,7 @@ mod tests {
         for (name, value) in [
             ("authorization", "Basic dXNlcjpwYXNz"),
             ("authorization", "Bearer opaque"),
-            ("authorization", "bearer opaque"),
+            ("authorization", "Bearer Opaque"),
             ("authorization", "Token opaque"),
             ("authorization", "ApiKey opaque"),
             ("x-api-key", "opaque"),
@@ -213,12 +220,24 @@ mod tests {
         ] {
             let shown = of(&[(name, value)]).unwrap().unwrap();
             assert_eq!(shown.mark, None);
-            assert!(!shown.parts.is_empty() && !format!("{shown:?}").contains("opaque"));
+            let debug = format!("{shown:?}").to_lowercase();
+            assert!(!shown.parts.is_empty() && !debug.contains("opaque"));
             assert!(!seen.contains(&shown.parts), "{name}: {value}");
             seen.push(shown.parts);
         }
         let both = of(&[("authorization", "Bearer opaque"), ("x-api-key", "opaque")]).unwrap();
         assert!(!seen.contains(&both.unwrap().parts), "all that are there count");
+    }
+
+    #[test]
+    fn a_scheme_is_the_same_however_it_is_spelt() {
+        let bearer = of(&[("authorization", "Bearer opaque")]);
+        for spelt in ["bearer opaque", "BEARER opaque", "Bearer  opaque", "Bearer\topaque"] {
+            assert_eq!(of(&[("authorization", spelt)]), bearer, "{spelt:?}");
+        }
+        for other in ["Bearer Opaque", "Bearer opaque 2", "Token opaque"] {
+            assert_ne!(of(&[("authorization", other)]), bearer, "{other:?}");
+        }
     }
 
     #[test]

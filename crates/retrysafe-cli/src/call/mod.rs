@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderName, Response};
 use http_body_util::Full;
 use retrysafe::client::{Answer, Client, Error, Journal, Patience, Pending, Receipt, Retries};
 use retrysafe_core::units::parse_duration;
@@ -24,6 +24,7 @@ use order::Order;
 use tell::Teller;
 use wire::Wire;
 
+use crate::check::request::header_name;
 use crate::output::complain;
 
 /// Makes a call with safe retries, like curl: one key, journalled before it is sent.
@@ -45,6 +46,9 @@ pub(crate) struct Call {
     /// The key of the call [default: a random one]; with --resume, only the call with this key
     #[arg(long)]
     key: Option<String>,
+    /// The header that holds the key
+    #[arg(long, value_name = "NAME", value_parser = header_name, default_value = "Idempotency-Key")]
+    key_header: HeaderName,
     /// How many attempts are made at the most
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     attempts: u32,
@@ -175,6 +179,7 @@ impl Call {
         };
         let retries = Retries::default()
             .patience(patience)
+            .key_header(self.key_header.clone())
             .attempt_timeout(self.attempt_timeout)
             .body_bytes_max(order::BODY_BYTES_MAX)
             .answer_bytes_max(ANSWER_BYTES_MAX)

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use retrysafe::client::{IDEMPOTENCY_KEY, Pending};
+use retrysafe::client::Pending;
 use retrysafe_core::Key;
 
 use super::Call;
@@ -38,13 +38,13 @@ impl Order {
             request.headers_mut().append(name, value);
         }
         if let Some(key) = &call.key {
-            if request.headers().contains_key(IDEMPOTENCY_KEY) {
+            if request.headers().contains_key(&call.key_header) {
                 return Err("the key is given twice, by --key and by -H".into());
             }
             let key = Key::new(key).map_err(|error| format!("--key: {error}"))?;
             let value = HeaderValue::from_str(key.as_str())
                 .map_err(|_| "--key: not fit for a header".to_owned())?;
-            request.headers_mut().insert(IDEMPOTENCY_KEY, value);
+            request.headers_mut().insert(&call.key_header, value);
         }
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(request.body()).is_ok();
         let defaults = [

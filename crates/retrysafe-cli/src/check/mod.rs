@@ -36,6 +36,9 @@ pub(crate) struct Check {
     /// The method of the operation
     #[arg(long, short = 'X', default_value = "POST")]
     method: String,
+    /// The header that holds the key
+    #[arg(long, value_name = "NAME", value_parser = request::header_name, default_value = "Idempotency-Key")]
+    key_header: http::HeaderName,
     /// A header of every request, such as 'Authorization: Bearer a'
     #[arg(long, short = 'H', value_name = "NAME: VALUE")]
     header: Vec<String>,
@@ -162,6 +165,7 @@ impl Check {
             }
             (None, Some(url)) => {
                 let mut template = Template::new(url, &self.method, &self.body)?;
+                template.key_header = self.key_header.clone();
                 template.headers.extend(request::headers(&self.header)?);
                 template.second_caller = request::headers(&self.second_caller)?;
                 template.slow = request::headers(&self.slow)?;

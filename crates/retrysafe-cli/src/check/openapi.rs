@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use http::{HeaderValue, Method};
 
 use super::probe::Probe;
-use super::request::{KEY, Shot, Template};
+use super::request::{Shot, Template};
 use crate::openapi::Operation;
 use crate::output::say;
 
@@ -48,7 +48,7 @@ pub(crate) async fn enumerate(
         let Some(url) = template.at(&path) else { continue };
         let shot = Shot { url, method: operation.method.clone(), ..template.shot() };
         let malformed = HeaderValue::from_static("\"unterminated");
-        let heard = probe.send(&shot.with(&vec![(KEY, malformed)])).await;
+        let heard = probe.send(&shot.with(&vec![(shot.key_header.clone(), malformed)])).await;
         let refuses_key = heard.answer().is_some_and(|answer| {
             answer.status.as_u16() == 400
                 && String::from_utf8_lossy(&answer.body).to_lowercase().contains("idempotency")

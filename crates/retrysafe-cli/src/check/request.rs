@@ -7,6 +7,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Uri};
+use retrysafe_core::key::IDEMPOTENCY_KEY;
 use serde::Deserialize;
 
 use super::CannotCheck;
@@ -19,6 +20,7 @@ pub(crate) type Headers = Vec<(HeaderName, HeaderValue)>;
 pub(crate) struct Template {
     pub(crate) url: Uri,
     pub(crate) method: Method,
+    pub(crate) key_header: HeaderName,
     pub(crate) headers: Headers,
     pub(crate) body: String,
     pub(crate) second_caller: Headers,
@@ -35,6 +37,8 @@ pub(crate) struct Template {
 pub(crate) struct Shot {
     pub(crate) url: Uri,
     pub(crate) method: Method,
+    /// The header that holds the key.
+    pub(crate) key_header: HeaderName,
     pub(crate) headers: Headers,
     pub(crate) body: Bytes,
 }
@@ -45,6 +49,7 @@ struct File {
     url: String,
     #[serde(default = "post")]
     method: String,
+    key_header: Option<String>,
     #[serde(default)]
     headers: std::collections::BTreeMap<String, String>,
     body: String,
@@ -90,6 +95,7 @@ impl Template {
         Ok(Self {
             url,
             method,
+            key_header: IDEMPOTENCY_KEY,
             headers,
             body,
             second_caller: Vec::new(),
@@ -117,6 +123,9 @@ impl Template {
             template.headers.retain(|(other, _)| *other != name);
             template.headers.push((name, value));
         }
+        if let Some(name) = &file.key_header {
+            template.key_header = header_name(name).map_err(CannotCheck)?;
+        }
         template.second_caller = pairs(&file.second_caller)?;
         template.slow = pairs(&file.slow)?;
         template.server_error = pairs(&file.server_error)?;
@@ -137,6 +146,7 @@ impl Template {
         Shot {
             url: self.url.clone(),
             method: self.method.clone(),
+            key_header: self.key_header.clone(),
             headers: self.headers.clone(),
             body: fill(body).into(),
         }
@@ -154,7 +164,8 @@ impl Template {
         let url = self.at(self.list.as_deref()?)?;
         let mut headers = self.headers.clone();
         headers.retain(|(name, _)| *name != http::header::CONTENT_TYPE);
-        Some(Shot { url, method: Method::GET, headers, body: Bytes::new() })
+        let (method, key_header) = (Method::GET, self.key_header.clone());
+        Some(Shot { url, method, key_header, headers, body: Bytes::new() })
     }
 }
 
@@ -170,7 +181,7 @@ impl Shot {
     /// The same request with this key.
     pub(crate) fn keyed(&self, key: &str) -> Self {
         let value = HeaderValue::from_str(key).unwrap_or(HeaderValue::from_static("unprintable"));
-        self.with(&vec![(KEY, value)])
+        self.with(&vec![(self.key_header.clone(), value)])
     }
 
     /// Another request of the same kind: one number or one member of its JSON differs, or one byte.
@@ -244,8 +255,10 @@ impl Shot {
     }
 }
 
-/// The header all this is about.
-pub(crate) const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Reads the name of a header.
+pub(crate) fn header_name(text: &str) -> Result<HeaderName, String> {
+    HeaderName::from_bytes(text.as_bytes()).map_err(|_| format!("{text:?} is no header's name"))
+}
 
 /// Reads `Name: value` pairs.
 pub(crate) fn headers(lines: &[String]) -> Result<Headers, CannotCheck> {

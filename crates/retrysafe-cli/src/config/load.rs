@@ -12,6 +12,7 @@ use retrysafe::stores::any::StoreUrl;
 
 use super::access::AdminAccess;
 use super::source::{self, Complaint, Origin, Source};
+use super::warnings::warnings;
 use super::{Config, File, Flags, environment, files, resolve};
 use crate::args::CONFIG_VARIABLE;
 
@@ -69,7 +70,8 @@ pub(crate) fn load(flags: &Flags, variables: &BTreeMap<String, String>) -> Resul
     match resolved {
         Ok(config) if complaints.is_empty() => {
             let whole = super::whole(&source.file, &config);
-            Ok(Loaded { config, whole, warnings: environment::warnings(variables) })
+            let warnings = warnings(&source.file, variables);
+            Ok(Loaded { config, whole, warnings })
         }
         Ok(_) | Err(_) => Err(Wrong { file: path, complaints }),
     }

@@ -16,6 +16,7 @@ mod names;
 mod path;
 pub(crate) mod rules;
 pub(crate) mod source;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,10 +1,11 @@
-//! The gateway as a child process, so that it can be killed like one.
+//! How is the gateway run so that it can be killed? As a child process.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use retrysafe_core::key::IDEMPOTENCY_KEY;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -111,7 +112,13 @@ upstream_timeout = "3s"
     async fn ready(&self) -> Result<(), String> {
         let probe = Probe::new(Duration::from_secs(1), 50);
         let url = format!("http://{}/readyz", self.admin).parse().map_err(|_| "bad address")?;
-        let shot = Shot { url, method: Method::GET, headers: Vec::new(), body: Bytes::new() };
+        let shot = Shot {
+            url,
+            method: Method::GET,
+            key_header: IDEMPOTENCY_KEY,
+            headers: Vec::new(),
+            body: Bytes::new(),
+        };
         let deadline = Instant::now() + START_MAX;
         while Instant::now() < deadline {
             if probe.send(&shot).await.success().is_some() {

@@ -1,12 +1,20 @@
-//! How is a connection to the upstream made?
+//! How is a connection to the upstream made, and may its next request be sent?
+//!
+//! An upstream speaks when it is asked. Bytes that wait on a connection before a request was sent over it
+//! would be taken for that request's answer, and they may be meant for somebody else. The runtime learns
+//! of new bytes now and then only, so a connection that is used again is asked itself. Once asked, an
+//! upstream comes to its answer: it may send word in between (1xx), but the client reads such heads for as
+//! long as there are any, and meanwhile nobody else on its thread has a turn. So there is a bound to it.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use rustix::net::{RecvFlags, recv};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -25,10 +33,69 @@ pub(crate) struct Connector {
     generation: u64,
 }
 
+/// How much an upstream may send before the head of its answer is read. More than any head, and what is
+/// read ahead of its body.
+const BYTES_BEFORE_ANSWER_MAX: usize = 512 << 10;
+
 /// A connection to the upstream.
-pub(crate) enum Stream {
+pub(crate) struct Stream {
+    carrier: Carrier,
+    exchange: Exchange,
+}
+
+enum Carrier {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Where a connection is between request and answer, as far as whoever sends over it says so.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exchange(Arc<ExchangeState>);
+
+#[derive(Debug, Default)]
+struct ExchangeState {
+    /// Whether the socket is to be looked at before the request is sent.
+    looks_first: AtomicBool,
+    /// Whether a request is sent whose answer has not begun.
+    is_asked: AtomicBool,
+    bytes_since: AtomicUsize,
+}
+
+impl Exchange {
+    /// A request is about to be sent. Over a connection that was used before, whatever waits there by now
+    /// belongs to no answer: then, or if the upstream has hung up, the connection ends, and the request
+    /// comes back unsent.
+    pub(crate) fn asked(&self, is_reused: bool) {
+        self.0.bytes_since.store(0, Ordering::Relaxed);
+        self.0.is_asked.store(true, Ordering::Relaxed);
+        self.0.looks_first.store(is_reused, Ordering::Relaxed);
+    }
+
+    /// The head of the answer was read.
+    pub(crate) fn answered(&self) {
+        self.0.is_asked.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the socket is to be looked at now.
+    fn takes_look(&self) -> bool {
+        self.0.looks_first.load(Ordering::Relaxed)
+            && self.0.looks_first.swap(false, Ordering::Relaxed)
+    }
+
+    /// Counts bytes that were read.
+    ///
+    /// # Errors
+    ///
+    /// If there are too many of them before an answer.
+    fn count(&self, bytes: usize) -> io::Result<()> {
+        let is_too_much = self.0.is_asked.load(Ordering::Relaxed)
+            && self.0.bytes_since.fetch_add(bytes, Ordering::Relaxed) > BYTES_BEFORE_ANSWER_MAX;
+        if is_too_much {
+            Err(io::Error::other("the upstream does not come to its answer"))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 impl Connector {
@@ -66,25 +133,77 @@ impl Connector {
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         stream.set_nodelay(true)?;
-        match &self.tls {
-            None => Ok(Stream::Plain(stream)),
+        let carrier = match &self.tls {
+            None => Carrier::Plain(stream),
             Some((connector, name)) => {
-                let stream = connector.connect(name.clone(), stream).await?;
-                Ok(Stream::Tls(Box::new(stream)))
+                Carrier::Tls(Box::new(connector.connect(name.clone(), stream).await?))
             }
+        };
+        Ok(Stream { carrier, exchange: Exchange::default() })
+    }
+}
+
+/// Why a connection cannot be used again: the upstream has sent bytes that nobody asked for.
+#[derive(Debug)]
+pub(crate) struct SpokeUnasked;
+
+impl fmt::Display for SpokeUnasked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the upstream sent bytes that belong to no answer")
+    }
+}
+
+impl std::error::Error for SpokeUnasked {}
+
+impl Stream {
+    /// By which this connection is told what is sent over it.
+    pub(crate) fn exchange(&self) -> Exchange {
+        self.exchange.clone()
+    }
+}
+
+impl Carrier {
+    /// Whether the upstream is still there and silent.
+    fn is_silent(&self) -> io::Result<()> {
+        let (socket, is_plain) = match self {
+            Self::Plain(stream) => (stream, true),
+            Self::Tls(stream) => (stream.get_ref().0, false),
+        };
+        let mut byte = [0];
+        match recv(socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok((_, 0)) => Err(io::ErrorKind::ConnectionAborted.into()),
+            // Encrypted, it may be no more than a goodbye.
+            Ok(_) if !is_plain => Err(io::ErrorKind::ConnectionAborted.into()),
+            Ok(_) => Err(io::Error::other(SpokeUnasked)),
         }
     }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        let this = &mut *self;
+        let before = buffer.filled().len();
+        let read = match &mut this.carrier {
+            Carrier::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Carrier::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
+        match read {
+            Poll::Ready(Ok(())) => {
+                Poll::Ready(this.exchange.count(buffer.filled().len().saturating_sub(before)))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                if this.exchange.takes_look() {
+                    this.carrier.is_silent()?;
+                }
+                Poll::Pending
+            }
         }
     }
 }
@@ -95,9 +214,9 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().carrier {
+            Carrier::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Carrier::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -106,30 +225,101 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        match &mut self.get_mut().carrier {
+            Carrier::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Carrier::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+        match &self.carrier {
+            Carrier::Plain(stream) => stream.is_write_vectored(),
+            Carrier::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        match &mut self.get_mut().carrier {
+            Carrier::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Carrier::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().carrier {
+            Carrier::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Carrier::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use http::Request;
+    use http_body_util::{BodyExt as _, Empty};
+    use hyper::client::conn::http1;
+    use hyper_util::rt::TokioIo;
+    use std::io::{Read as _, Write as _};
+
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+    /// One request over a new connection, then what the upstream does by itself, then a second request:
+    /// what becomes of that one.
+    async fn second_request(unasked: impl FnOnce(&mut std::net::TcpStream)) -> Result<(), bool> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = crate::config::server(&url).unwrap();
+        let stream = Connector::new(&server, None).unwrap().connect().await.unwrap();
+        let mut upstream = listener.accept().unwrap().0;
+        let exchange = stream.exchange();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = || Request::get("/").header("host", "a").body(Empty::<Bytes>::new()).unwrap();
+        let answer = sender.try_send_request(request());
+        upstream.write_all(ANSWER).unwrap();
+        let body = answer.await.map_err(|_| ()).unwrap().into_body();
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "ok");
+        sender.ready().await.unwrap();
+        let mut head = [0; 1_024];
+        assert!(upstream.read(&mut head).unwrap() > 0);
+        // From here to the second request the runtime has no chance to look for bytes.
+        unasked(&mut upstream);
+        exchange.asked(true);
+        let answer = sender.try_send_request(request());
+        let is_answered = tokio::time::timeout(std::time::Duration::from_secs(5), async {
+            let answer = answer.await.map_err(|mut error| error.take_message().is_some())?;
+            Ok(drop(answer.into_body().collect().await.unwrap()))
+        });
+        is_answered.await.unwrap_or(Err(false))
+    }
+
+    // An upstream sent two answers to one request, and the next caller got the second one.
+    #[tokio::test]
+    async fn bytes_that_nobody_asked_for_are_no_answer_to_the_next_request() {
+        let spoke = second_request(|upstream| upstream.write_all(ANSWER).unwrap()).await;
+        assert_eq!(spoke, Err(true), "the request comes back unsent");
+    }
+
+    #[tokio::test]
+    async fn a_request_is_not_sent_to_an_upstream_that_has_hung_up() {
+        let left = second_request(|upstream| {
+            upstream.shutdown(std::net::Shutdown::Both).unwrap();
+        });
+        assert_eq!(left.await, Err(true), "the request comes back unsent");
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_is_used_again() {
+        let answered = second_request(|upstream| {
+            let mut upstream = upstream.try_clone().unwrap();
+            std::thread::spawn(move || {
+                let mut head = [0; 1_024];
+                assert!(upstream.read(&mut head).unwrap() > 0);
+                upstream.write_all(ANSWER).unwrap();
+            });
+        });
+        assert_eq!(answered.await, Ok(()));
     }
 }

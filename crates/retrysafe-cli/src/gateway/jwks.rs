@@ -5,7 +5,7 @@
 //! algorithms only, so that no token can choose how it is judged.
 //!
 //! Requests never wait for the key server. A task of its own reads the set every
-//! [`READ_EVERY`], and sooner when a token names a key that is not known: the issuer may have changed
+//! [`READ_EVERY`], twice within `keys_max_age` where that is short, and sooner when a token names a key that is not known: the issuer may have changed
 //! its keys. Between two readings are at least [`PAUSE`], however many strange tokens come. While the
 //! server is down the keys that were read last go on counting, for `keys_max_age`; after that, and
 //! before the first reading, nobody can say whether a token verifies, and callers are told to come
@@ -48,6 +48,9 @@ const KEYS_MAX: usize = 64;
 
 /// How long keys go on counting while their server is down, unless it is set.
 const KEYS_MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The least `keys_max_age`: the keys are read twice within it, or they would run out between two readings.
+const KEYS_MAX_AGE_MIN: Duration = Duration::from_secs(2 * PAUSE.as_secs());
 
 /// Algorithms with a public key, all of which a key set may be used with.
 const PUBLIC: [Algorithm; 9] = [
@@ -114,6 +117,13 @@ impl KeySource {
     ///
     /// What is wrong with the table or its files.
     pub(crate) fn new(jwt: &JwtFile, algorithms: &[Algorithm]) -> Result<Arc<Self>, Complaint> {
+        if jwt.keys_max_age.is_some_and(|length| length.0 < KEYS_MAX_AGE_MIN) {
+            let what = format!(
+                "is less than {}s: keys would run out between two readings of `jwks_url`",
+                KEYS_MAX_AGE_MIN.as_secs()
+            );
+            return Err(Complaint::new("jwt.keys_max_age", what));
+        }
         let JwtFile { secret, secret_file, public_key_file, jwks_file, jwks_url, .. } = jwt;
         let (setting, source) = match (secret, secret_file, public_key_file, jwks_file, jwks_url) {
             (Some(secret), None, None, None, None) => {
@@ -175,11 +185,10 @@ impl KeySource {
         let Some(server) = &self.server else {
             return if keys.is_empty() { Found::Nothing } else { Found::Keys(keys) };
         };
-        let age = set.read_at.map(|at| at.elapsed());
-        match age {
+        match set.read_at.map(|at| at.elapsed()) {
             Some(age) if age < server.keys_max_age && !keys.is_empty() => Found::Keys(keys),
             // It was looked for just now, and is not there.
-            Some(age) if age < PAUSE => Found::Nothing,
+            Some(age) if age < PAUSE && keys.is_empty() => Found::Nothing,
             Some(_) | None => {
                 server.wanted.notify_one();
                 Found::NotYet
@@ -201,17 +210,17 @@ impl KeySource {
 /// Reads the keys of a server for as long as anybody uses them.
 async fn keep_reading(source: Weak<KeySource>) {
     loop {
-        let wanted = {
+        let (wanted, read_every) = {
             let Some(source) = source.upgrade() else { return };
             let Some(server) = &source.server else { return };
             source.read_once(server).await;
-            Arc::clone(&server.wanted)
+            (Arc::clone(&server.wanted), READ_EVERY.min(server.keys_max_age / 2))
         };
         // Nothing is held while waiting, so that a reload ends this task.
         tokio::time::sleep(PAUSE).await;
         tokio::select! {
             () = wanted.notified() => {}
-            () = tokio::time::sleep(READ_EVERY) => {}
+            () = tokio::time::sleep(read_every.saturating_sub(PAUSE)) => {}
         }
     }
 }
@@ -263,6 +272,7 @@ impl KeyServer {
             .body(Empty::<Bytes>::new())
             .map_err(|error| told(&error))?;
         let stream = self.connector.connect().await.map_err(|error| told(&error))?;
+        stream.exchange().asked(false);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| told(&error))?;

@@ -4,9 +4,16 @@
 //! the request was written, and the answer must be proof: hyper hands the request back if and only
 //! if its connection never began to write it. Only then is another connection tried, and only once.
 //! Whatever else goes wrong after that point is a lost answer.
+//!
+//! An upstream that sends bytes which belong to no answer cannot be asked twice over one connection: the
+//! next request would be answered with them, whomever they are for. Such bytes are looked for before each
+//! use, but they may come just after the look. So once they were seen, connections are used once each for
+//! [`DISTRUST`].
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::error::Error;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -18,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::body::Outgoing;
-use super::connect::Connector;
+use super::connect::{Connector, Exchange, SpokeUnasked};
 use super::descriptors::Slotted;
 use super::upload::{Patience, TooSlow, Upload, Watched};
 
@@ -37,6 +44,14 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// for as long as that request's caller goes on sending.
 const READY_MAX: Duration = Duration::from_millis(10);
 
+/// How long no connection is used twice after an upstream spoke unasked. Whatever made it do that is
+/// likely to happen again, and a new connection for each request costs little.
+const DISTRUST: Duration = Duration::from_secs(60);
+
+/// How much of an answer is read ahead of whoever takes it, and so how large its head may be. A slow
+/// reader keeps this much, and as much again on its way to it.
+const ANSWER_BUFFER_BYTES_MAX: usize = 128 << 10;
+
 /// How many fields the head of an answer may have. The parser sets aside room for so many with each
 /// answer; its own bound of a hundred is less than some servers need for cookies and links.
 const ANSWER_FIELDS_MAX: usize = 512;
@@ -44,13 +59,21 @@ const ANSWER_FIELDS_MAX: usize = 512;
 /// The connections of one thread.
 #[derive(Clone)]
 pub(crate) struct Pool {
-    idle: Arc<Mutex<VecDeque<Idle>>>,
+    idle: Arc<Mutex<IdleConnections>>,
     /// How many more connections all threads may have.
     slots: Arc<Semaphore>,
 }
 
+#[derive(Default)]
+struct IdleConnections {
+    list: VecDeque<Idle>,
+    /// Until then none is kept.
+    distrusted_until: Option<Instant>,
+}
+
 struct Idle {
     sender: Sender,
+    exchange: Exchange,
     since: Instant,
     /// The generation of the connector that made it: a reload may have named another upstream.
     generation: u64,
@@ -61,6 +84,7 @@ type Sender = SendRequest<Watched>;
 /// A connection whose answer is being read.
 pub(crate) struct Held {
     sender: Sender,
+    exchange: Exchange,
     generation: u64,
     pool: Pool,
 }
@@ -104,14 +128,16 @@ impl Pool {
         let mut reused = self.idle_sender(generation).await;
         loop {
             let was_reused = reused.is_some();
-            let mut sender = match reused.take() {
-                Some(sender) => sender,
+            let (mut sender, exchange) = match reused.take() {
+                Some(reused) => reused,
                 None => self.connect(connector, patience.with_upstream).await?,
             };
+            exchange.asked(was_reused);
             let mut error = match upload.send(sender.try_send_request(request), patience).await {
                 Ok(Ok(response)) => {
+                    exchange.answered();
                     let pool = self.clone();
-                    return Ok((response, Held { sender, generation, pool }));
+                    return Ok((response, Held { sender, exchange, generation, pool }));
                 }
                 Ok(Err(error)) => error,
                 Err(TooSlow::Caller) => return Err(Failure::CallersFault(Refusal::BodyTimeout)),
@@ -119,6 +145,9 @@ impl Pool {
                     return Err(Failure::Lost { timed_out: true, why: "no answer in time".into() });
                 }
             };
+            if is_unasked(error.error()) {
+                self.distrust();
+            }
             match error.take_message() {
                 // The connection was closed while it was idle, before it began to write.
                 Some(unsent) if was_reused => request = unsent,
@@ -137,14 +166,34 @@ impl Pool {
     /// Closes the connections that have been idle for too long.
     pub(crate) fn tidy(&self) {
         let old = Instant::now().checked_sub(IDLE_MAX);
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|idle| !idle.sender.is_closed() && old.is_none_or(|old| idle.since > old));
+        let list = &mut self.connections().list;
+        list.retain(|idle| !idle.sender.is_closed() && old.is_none_or(|old| idle.since > old));
+    }
+
+    fn connections(&self) -> MutexGuard<'_, IdleConnections> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses each connection once from now on, for a while.
+    fn distrust(&self) {
+        let now = Instant::now();
+        let mut idle = self.connections();
+        idle.list.clear();
+        let is_new = idle.distrusted_until.is_none_or(|until| until <= now);
+        idle.distrusted_until = now.checked_add(DISTRUST);
+        if is_new {
+            tracing::warn!(
+                seconds = DISTRUST.as_secs(),
+                "upstream_spoke_unasked: it sent bytes that belong to no answer, so each request gets a \
+                 connection of its own for a while"
+            );
+        }
     }
 
     /// The connection that was used last, so that a lull lets the others go.
-    async fn idle_sender(&self, generation: u64) -> Option<Sender> {
+    async fn idle_sender(&self, generation: u64) -> Option<(Sender, Exchange)> {
         loop {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_back()?;
+            let mut idle = self.connections().list.pop_back()?;
             let is_stale = idle.generation != generation || idle.since.elapsed() > IDLE_MAX;
             if is_stale || idle.sender.is_closed() {
                 continue;
@@ -152,12 +201,16 @@ impl Pool {
             if idle.sender.is_ready()
                 || matches!(timeout(READY_MAX, idle.sender.ready()).await, Ok(Ok(())))
             {
-                return Some(idle.sender);
+                return Some((idle.sender, idle.exchange));
             }
         }
     }
 
-    async fn connect(&self, connector: &Connector, patience: Duration) -> Result<Sender, Failure> {
+    async fn connect(
+        &self,
+        connector: &Connector,
+        patience: Duration,
+    ) -> Result<(Sender, Exchange), Failure> {
         let limit = CONNECT_MAX.min(patience);
         let slot = match timeout(limit, Arc::clone(&self.slots).acquire_owned()).await {
             Ok(Ok(slot)) => slot,
@@ -165,31 +218,66 @@ impl Pool {
                 return Err(Failure::NotSent("too many connections to the upstream".into()));
             }
         };
-        connect(connector, limit, slot).await
+        self.open(connector, limit, slot).await
+    }
+
+    /// Connects; the connection keeps its slot until it has ended.
+    async fn open(
+        &self,
+        connector: &Connector,
+        limit: Duration,
+        slot: OwnedSemaphorePermit,
+    ) -> Result<(Sender, Exchange), Failure> {
+        let stream = match timeout(limit, connector.connect()).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(Failure::NotSent(error.to_string())),
+            Err(_) => return Err(Failure::NotSent("the connection took too long".into())),
+        };
+        let exchange = stream.exchange();
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(ANSWER_FIELDS_MAX)
+            .max_buf_size(ANSWER_BUFFER_BYTES_MAX)
+            .handshake(Slotted::new(TokioIo::new(stream), slot))
+            .await
+            .map_err(|error| Failure::NotSent(error.to_string()))?;
+        let pool = self.clone();
+        tokio::spawn(async move {
+            // Whatever else goes wrong here is told to whoever waits for the answer.
+            if connection.with_upgrades().await.is_err_and(|error| is_unasked(&error)) {
+                pool.distrust();
+            }
+        });
+        Ok((sender, exchange))
     }
 }
 
-/// Connects; the connection keeps its slot until it has ended.
-async fn connect(
-    connector: &Connector,
-    limit: Duration,
-    slot: OwnedSemaphorePermit,
-) -> Result<Sender, Failure> {
-    let stream = match timeout(limit, connector.connect()).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(Failure::NotSent(error.to_string())),
-        Err(_) => return Err(Failure::NotSent("the connection took too long".into())),
-    };
-    let (sender, connection) = http1::Builder::new()
-        .max_headers(ANSWER_FIELDS_MAX)
-        .handshake(Slotted::new(TokioIo::new(stream), slot))
-        .await
-        .map_err(|error| Failure::NotSent(error.to_string()))?;
-    tokio::spawn(async move {
-        // Whatever goes wrong here is told to whoever waits for the answer.
-        let _ = connection.with_upgrades().await;
-    });
-    Ok(sender)
+/// Whether a connection ended because the upstream sent bytes that belong to no answer: seen by us, or by
+/// the client itself, whose error for that is the one kind that has neither a name nor a cause.
+fn is_unasked(error: &hyper::Error) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let seen_by_us = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+            .is_some_and(|error| error.is::<SpokeUnasked>());
+        if seen_by_us || error.downcast_ref().is_some_and(is_nameless) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn is_nameless(error: &hyper::Error) -> bool {
+    let has_name = error.is_parse()
+        || error.is_user()
+        || error.is_canceled()
+        || error.is_closed()
+        || error.is_incomplete_message()
+        || error.is_body_write_aborted()
+        || error.is_shutdown()
+        || error.is_timeout();
+    !has_name && error.source().is_none()
 }
 
 impl Held {
@@ -198,11 +286,15 @@ impl Held {
         if self.sender.is_closed() {
             return;
         }
-        let Self { sender, generation, pool } = self;
-        let mut idle = pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() >= IDLE_CONNECTIONS_MAX {
-            idle.pop_front();
+        let Self { sender, exchange, generation, pool } = self;
+        let since = Instant::now();
+        let mut idle = pool.connections();
+        if idle.distrusted_until.is_some_and(|until| since < until) {
+            return;
         }
-        idle.push_back(Idle { sender, since: Instant::now(), generation });
+        if idle.list.len() >= IDLE_CONNECTIONS_MAX {
+            idle.list.pop_front();
+        }
+        idle.list.push_back(Idle { sender, exchange, since, generation });
     }
 }

@@ -1,7 +1,7 @@
 //! Do tokens verify by the keys that their issuer publishes, also when it changes them or is down?
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -50,23 +50,58 @@ struct KeyServer {
 
 impl KeyServer {
     fn start(address: SocketAddr, set: String) -> Self {
+        Self::start_over(address, set, |stream, server| server.answer(stream))
+    }
+
+    /// Over TLS, with this certificate.
+    fn start_secure(
+        address: SocketAddr,
+        set: String,
+        identity: rcgen::CertifiedKey<rcgen::KeyPair>,
+    ) -> Self {
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let settings = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![identity.cert.der().clone()], key.into())
+            .unwrap();
+        let settings = Arc::new(settings);
+        Self::start_over(address, set, move |stream, server| {
+            let tls = rustls::ServerConnection::new(Arc::clone(&settings)).unwrap();
+            server.answer(rustls::StreamOwned::new(tls, stream));
+        })
+    }
+
+    fn start_over(
+        address: SocketAddr,
+        set: String,
+        serve: impl Fn(TcpStream, &Self) + Send + 'static,
+    ) -> Self {
         let server = Self::default();
         server.publish(Some(set));
         let listener = TcpListener::bind(address).unwrap();
         let serving = server.clone();
         std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let mut head = [0; 1_024];
-                let _ = stream.read(&mut head);
-                serving.reads.fetch_add(1, Ordering::Relaxed);
-                if let Some(set) = serving.set.lock().unwrap().as_ref() {
-                    let length = set.len();
-                    let _ =
-                        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{set}");
-                }
+            for stream in listener.incoming().flatten() {
+                serve(stream, &serving);
             }
         });
         server
+    }
+
+    fn answer(&self, mut stream: impl Read + Write) {
+        let mut head = [0; 1_024];
+        if stream.read(&mut head).is_err() {
+            return;
+        }
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        if let Some(set) = self.set.lock().unwrap().as_ref() {
+            let length = set.len();
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{set}");
+            let _ = stream.flush();
+        }
     }
 
     fn publish(&self, set: Option<String>) {
@@ -146,4 +181,75 @@ fn without_a_key_server_nobody_can_say_and_known_keys_go_on_counting() {
     });
     assert!(post(&gateway, &key, &known.token("alice")).is_replay(), "known keys count");
     assert_eq!(upstream.count("/pay"), 1);
+}
+
+#[test]
+fn keys_that_nobody_could_read_again_end_with_their_age() {
+    let known = IssuerKey::new("known");
+    let address = free();
+    let server = KeyServer::start(address, set(&[&known]));
+    let settings = format!("jwks_url = \"http://{address}/keys\"\nkeys_max_age = \"10s\"");
+    let (upstream, gateway) = scoped(&settings);
+    let key = key();
+    until("the keys are read", || post(&gateway, &key, &known.token("alice")).status() == 201);
+    // While the server is up, keys are read again before their age ends.
+    let reads = server.reads.load(Ordering::Relaxed);
+    until("they are read again", || {
+        assert!(post(&gateway, &key, &known.token("alice")).is_replay());
+        server.reads.load(Ordering::Relaxed) > reads
+    });
+    server.publish(None);
+    until("they are too old", || {
+        let told = post(&gateway, &key, &known.token("alice"));
+        let is_too_old = told.status() == 503;
+        assert!(is_too_old || told.is_replay(), "{told:?}");
+        assert!(!is_too_old || told.code() == "keys_unavailable", "{told:?}");
+        is_too_old
+    });
+    server.publish(Some(set(&[&known])));
+    until("they are read anew", || post(&gateway, &key, &known.token("alice")).is_replay());
+    assert_eq!(upstream.count("/pay"), 1);
+}
+
+#[test]
+fn a_key_set_without_end_is_not_read() {
+    let known = IssuerKey::new("known");
+    let small = set(&[&known]);
+    let spaces = |count: usize| " ".repeat(count);
+    let large = format!("{small}{}", spaces((256 << 10) + 1 - small.len()));
+    let address = free();
+    let server = KeyServer::start(address, large);
+    let (_upstream, gateway) = scoped(&format!("jwks_url = \"http://{address}/keys\""));
+    let key = key();
+    gateway.wait_for_log("jwks_read_failed");
+    assert_eq!(post(&gateway, &key, &known.token("alice")).code(), "keys_unavailable");
+    // One byte less is read.
+    server.publish(Some(format!("{small}{}", spaces((256 << 10) - small.len()))));
+    until("the keys are read", || post(&gateway, &key, &known.token("alice")).status() == 201);
+}
+
+#[test]
+fn a_key_server_shows_a_certificate_that_is_trusted() {
+    let known = IssuerKey::new("known");
+    let identity = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (trusted, strange) = (identity(), identity());
+    let folder = tempfile::tempdir().unwrap();
+    let authorities = folder.path().join("authorities.pem");
+    std::fs::write(&authorities, trusted.cert.pem()).unwrap();
+    for (shown, is_trusted) in [(trusted, true), (strange, false)] {
+        let address = free();
+        KeyServer::start_secure(address, set(&[&known]), shown);
+        let url = format!("https://localhost:{}/keys", address.port());
+        let settings = format!("jwks_url = \"{url}\"\nauthorities = \"{}\"", authorities.display());
+        let (upstream, gateway) = scoped(&settings);
+        let key = key();
+        if is_trusted {
+            let posted = || post(&gateway, &key, &known.token("alice")).status();
+            until("the keys are read", || posted() == 201);
+        } else {
+            gateway.wait_for_log("jwks_read_failed");
+            assert_eq!(post(&gateway, &key, &known.token("alice")).code(), "keys_unavailable");
+            assert_eq!(upstream.count("/pay"), 0);
+        }
+    }
 }

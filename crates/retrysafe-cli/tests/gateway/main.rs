@@ -43,4 +43,5 @@ mod readiness;
 mod reconcile;
 mod secrets;
 mod together;
+mod unasked;
 mod wire;

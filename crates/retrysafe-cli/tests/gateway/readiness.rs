@@ -76,6 +76,47 @@ fn a_database_that_reads_and_does_not_commit_is_not_ready() {
     until("it serves again", || gateway.post("/y", &key(), "{}").status() == 201);
 }
 
+// A file system that is in use for writing cannot be made read-only, so this is seen at the start.
+#[test]
+fn a_disk_that_may_only_be_read_is_refused_at_the_start() {
+    let tmpfs = Tmpfs::new("300m");
+    let upstream = Upstream::start();
+    let store = format!("disk:{}", tmpfs.0.path().join("data").display());
+    let mut gateway = Gateway::start_on(&store, &upstream, "");
+    let before = key();
+    assert_eq!(gateway.post("/before", &before, "{}").status(), 201);
+    gateway.signal("TERM");
+    assert_eq!(gateway.wait(), Some(0));
+    tmpfs.mount("remount,ro");
+    gateway.spawn();
+    assert_eq!(gateway.wait(), Some(1));
+    gateway.wait_for_log("Read-only file system");
+    tmpfs.mount("remount,rw");
+    gateway.restart();
+    assert!(gateway.post("/before", &before, "{}").is_replay());
+}
+
+#[test]
+fn a_database_that_may_only_be_read_is_not_ready_until_it_may_be_written() {
+    let cluster = Cluster::start(&[]);
+    let upstream = Upstream::start();
+    let store = format!("{}?deadline=1s", cluster.url("postgres"));
+    let gateway = Gateway::start_on(&store, &upstream, "");
+    assert_eq!(gateway.post("/before", &key(), "{}").status(), 201);
+    let restart = |is_read_only| {
+        cluster.kill();
+        cluster.set_read_only(is_read_only);
+        cluster.up();
+    };
+    restart(true);
+    until("it says that it is not ready", || !gateway.is_ready());
+    assert_eq!(gateway.post("/x", &key(), "{}").code(), "store_unavailable");
+    assert_eq!(upstream.count("/x"), 0, "nothing runs that could not be kept");
+    restart(false);
+    until("it is ready again", || gateway.is_ready());
+    until("it serves again", || gateway.post("/y", &key(), "{}").status() == 201);
+}
+
 #[test]
 fn being_asked_leaves_no_trace() {
     let upstream = Upstream::start();

@@ -108,6 +108,16 @@ impl Cluster {
         let _ = server.wait();
     }
 
+    /// Says whether the server may only be read, like a standby, from its next start on.
+    pub(crate) fn set_read_only(&self, is_read_only: bool) {
+        let signal = self.dir.join("data/standby.signal");
+        if is_read_only {
+            std::fs::write(signal, "").expect("a file for the server");
+        } else {
+            std::fs::remove_file(signal).expect("no file for the server");
+        }
+    }
+
     /// Makes a standby a primary.
     pub(crate) fn promote(&self) {
         run(as_user(&binary("pg_ctl")).args(["promote", "-w", "-D"]).arg(self.dir.join("data")));

@@ -7,7 +7,7 @@ use http::{HeaderValue, Method};
 use super::{Bench, finding, is_running, same};
 use crate::check::probe::{Answer, Heard};
 use crate::check::report::{Finding, Verdict};
-use crate::check::request::{KEY, new_key};
+use crate::check::request::new_key;
 
 /// How long after a slow request another body follows it. Long enough to have arrived, far shorter
 /// than the second that a slow request takes.
@@ -130,7 +130,7 @@ async fn malformed(bench: &Bench<'_>) -> Vec<Finding> {
         let mut shot = shot.clone();
         for value in values {
             let value = HeaderValue::from_str(&value).unwrap_or(HeaderValue::from_static(""));
-            shot.headers.push((KEY, value));
+            shot.headers.push((shot.key_header.clone(), value));
         }
         let heard = bench.probe.send(&shot).await;
         if !heard.answer().is_some_and(|answer| answer.status.is_client_error()) {

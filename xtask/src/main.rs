@@ -8,7 +8,9 @@ mod fuzz;
 mod install;
 mod local;
 mod peers;
+mod release;
 mod test;
+mod tidy;
 mod vectors;
 mod wire;
 
@@ -17,6 +19,8 @@ use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
 cargo xtask test                    every test there is; the last line is the count
+cargo xtask tidy                    the house: who uses whom, and what a compiler does not see
+cargo xtask release-check           each feature alone, packages, licences: what takes too long for every change
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
 cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long
@@ -29,6 +33,8 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
         ["test"] => test::run(),
+        ["release-check"] => release::run(),
+        ["tidy"] => tidy::run(),
         ["vectors", path] => vectors::run(path.as_ref()),
         ["bench", rest @ ..] => bench::run(rest),
         ["fuzz", "wire", seconds] => wire::run(seconds, None),

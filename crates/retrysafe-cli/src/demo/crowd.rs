@@ -1,4 +1,4 @@
-//! The customers: they retry, double-click and hang up, as people and programs do.
+//! What do customers do? They retry, double-click and hang up, as people and programs do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

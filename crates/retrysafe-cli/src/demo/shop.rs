@@ -1,4 +1,4 @@
-//! The payments API and its flaky provider.
+//! What is protected? A payments API with a flaky provider.
 //!
 //! Like most APIs it knows nothing of retries: each POST charges. The provider writes down every
 //! charge, which is the truth that the ledgers are made from. It can also be asked about a request by

@@ -290,7 +290,8 @@ mod tests {
         let answer = sender.try_send_request(request());
         let is_answered = tokio::time::timeout(std::time::Duration::from_secs(5), async {
             let answer = answer.await.map_err(|mut error| error.take_message().is_some())?;
-            Ok(drop(answer.into_body().collect().await.unwrap()))
+            answer.into_body().collect().await.unwrap();
+            Ok(())
         });
         is_answered.await.unwrap_or(Err(false))
     }

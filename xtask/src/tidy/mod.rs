@@ -1,0 +1,51 @@
+//! Is the house in order? Reads the sources and says what a compiler does not.
+//!
+//! [`source`] reads a file without its comments and tests, [`graph`] finds who uses whom, [`cycles`] says where two rooms need
+//! each other, [`rules`] are about single files, and [`commands`] about what the documents tell people to type. What is not
+//! in order yet is listed in [`debts`]: such a list may only get shorter.
+
+mod commands;
+mod cycles;
+mod debts;
+mod graph;
+mod rules;
+mod source;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use crate::{Error, root};
+use graph::Crate;
+
+/// The crates that are read, by their folders.
+const CRATES: [&str; 5] = [
+    "crates/retrysafe-core/src",
+    "crates/retrysafe/src",
+    "crates/retrysafe-cli/src",
+    "crates/sim/src",
+    "xtask/src",
+];
+
+pub(crate) fn run() -> Result<ExitCode, Error> {
+    let mut complaints = BTreeSet::new();
+    let mut debts = debts::Debts::default();
+    for folder in CRATES {
+        let files = source::read_folder(&root(), folder)?;
+        let graph = Crate::read(folder, &files);
+        println!("{graph}");
+        for cycle in cycles::find(&graph) {
+            complaints.extend(debts.cycle(&cycle));
+        }
+        for file in &files {
+            complaints
+                .extend(rules::complaints(file).into_iter().filter_map(|what| debts.rule(what)));
+        }
+    }
+    complaints.extend(commands::complaints(&root())?);
+    complaints.extend(debts.paid());
+    for complaint in &complaints {
+        eprintln!("{complaint}");
+    }
+    println!("{} complaints", complaints.len());
+    Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use retrysafe::stores::clock::Clock;
-use retrysafe::stores::disk::{Create, DiskOptions, DiskStore, OpenError};
+use retrysafe::stores::disk::{CreatePolicy, DiskOptions, DiskStore, OpenError};
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
 use retrysafe_core::record::{About, First};
 use retrysafe_core::scope::{Id, Scope};
@@ -181,13 +181,13 @@ fn a_folder_without_a_store_is_left_alone_where_none_may_be_created() {
     fs::create_dir(&empty).unwrap();
     set_mode(&empty, 0o755);
     for folder in [&absent, &empty] {
-        let error = options().create(Create::Never).open(folder).unwrap_err();
+        let error = options().create(CreatePolicy::Never).open(folder).unwrap_err();
         assert!(matches!(error, OpenError::Absent), "{error}");
     }
     assert!(!absent.exists());
     assert_eq!((fs::read_dir(&empty).unwrap().count(), mode(&empty)), (0, 0o755));
     options().open(&empty).unwrap().close();
-    options().create(Create::Never).open(&empty).unwrap();
+    options().create(CreatePolicy::Never).open(&empty).unwrap();
 }
 
 #[test]

@@ -21,7 +21,7 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Census, Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
 
 #[cfg(feature = "disk")]
-use super::disk::{Create, DiskOptions, DiskStore, Durability, OpenError};
+use super::disk::{CreatePolicy, DiskOptions, DiskStore, Durability, OpenError};
 use super::memory::MemoryStore;
 #[cfg(feature = "postgres")]
 use super::postgres::{ConnectError, PostgresStore, PostgresUrl};
@@ -39,7 +39,7 @@ pub enum StoreUrl {
         /// What its records survive.
         durability: Durability,
         /// Whether it may be created.
-        create: Create,
+        create: CreatePolicy,
     },
     /// See [`postgres`](super::postgres).
     #[cfg(feature = "postgres")]
@@ -92,12 +92,12 @@ impl FromStr for StoreUrl {
             #[cfg(feature = "disk")]
             "disk" => {
                 let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-                let (mut durability, mut create) = (Durability::Full, Create::IfAbsent);
+                let (mut durability, mut create) = (Durability::Full, CreatePolicy::IfAbsent);
                 for option in query.split('&').filter(|option| !option.is_empty()) {
                     match option {
                         "durability=full" => durability = Durability::Full,
                         "durability=process" => durability = Durability::Process,
-                        "create=never" => create = Create::Never,
+                        "create=never" => create = CreatePolicy::Never,
                         _ => return Err(AnyError::Url),
                     }
                 }
@@ -141,8 +141,8 @@ impl fmt::Display for StoreUrl {
                     Durability::Process => Some("durability=process"),
                 };
                 let create = match create {
-                    Create::IfAbsent => None,
-                    Create::Never => Some("create=never"),
+                    CreatePolicy::IfAbsent => None,
+                    CreatePolicy::Never => Some("create=never"),
                 };
                 let options: Vec<&str> = durability.into_iter().chain(create).collect();
                 let mark = if options.is_empty() { "" } else { "?" };

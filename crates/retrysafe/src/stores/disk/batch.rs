@@ -2,16 +2,16 @@
 
 use std::io;
 
-use super::files::File;
-use super::format::{BATCH_BYTES, BatchHeader, PAGE, StoreFile};
+use super::files::StoreFile;
+use super::format::{BATCH_BYTES, BatchHeader, PAGE, StoreDescription};
 
 /// How much of a segment is looked through at a time.
 const WINDOW: usize = 1 << 20;
 
 /// A segment as it is read: whose it is and how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
-    pub(crate) file: &'a dyn File,
+pub(crate) struct SegmentPlace<'a> {
+    pub(crate) file: &'a dyn StoreFile,
     pub(crate) store: u64,
     pub(crate) generation: u64,
     pub(crate) bytes: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Place<'a> {
 
 /// How a segment goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextBatch {
     /// With this batch, which verifies.
     Batch(BatchHeader),
     /// Not at all: nothing that was flushed follows.
@@ -28,27 +28,27 @@ pub(crate) enum Next {
     Broken,
 }
 
-impl Place<'_> {
+impl SegmentPlace<'_> {
     /// How the segment goes on at an offset, with the entries of the next batch in `body`.
     ///
     /// A batch that does not verify is passed over if a later one holds it anew. If a later one was
     /// begun when this place was durable, what stands here is damaged. The header of that later one
     /// is proof enough, whatever became of its entries.
-    pub(crate) fn next(&self, at: u32, body: &mut Vec<u8>) -> io::Result<Next> {
+    pub(crate) fn next(&self, at: u32, body: &mut Vec<u8>) -> io::Result<NextBatch> {
         if let Some(batch) = self.batch(at, body)? {
-            return Ok(Next::Batch(batch));
+            return Ok(NextBatch::Batch(batch));
         }
         let mut from = at.saturating_add(PAGE as u32);
         while let Some(later) = self.next_header(from)? {
             if later.after > at {
-                return Ok(Next::Broken);
+                return Ok(NextBatch::Broken);
             }
             if let Some(batch) = self.batch(later.offset, body)? {
-                return Ok(Next::Batch(batch));
+                return Ok(NextBatch::Batch(batch));
             }
             from = later.offset.saturating_add(PAGE as u32);
         }
-        Ok(Next::End)
+        Ok(NextBatch::End)
     }
 
     /// Reads the batch at an offset, with its entries into `body`. `None` if there is no intact one.
@@ -104,11 +104,11 @@ impl Place<'_> {
 /// segment's own header; and whether that batch was begun after the header was durable. One that was
 /// durable before the header counts if it is whole.
 pub(crate) fn latest_generation(
-    file: &dyn File,
-    store: &StoreFile,
+    file: &dyn StoreFile,
+    store: &StoreDescription,
     until: u32,
 ) -> io::Result<Option<(u64, bool)>> {
-    let StoreFile { store, segment_bytes } = *store;
+    let StoreDescription { store, segment_bytes } = *store;
     let mut window = vec![0; WINDOW.min(until as usize)];
     let (mut latest, mut body) = (None, Vec::new());
     let mut start = PAGE as u32;
@@ -119,7 +119,8 @@ pub(crate) fn latest_generation(
         for (n, page) in part.chunks(PAGE).enumerate() {
             let offset = start + (n * PAGE) as u32;
             let Some(batch) = BatchHeader::decode(page) else { continue };
-            let place = Place { file, store, generation: batch.generation, bytes: segment_bytes };
+            let place =
+                SegmentPlace { file, store, generation: batch.generation, bytes: segment_bytes };
             let is_after_header = batch.after >= PAGE as u32;
             let is_here = place.is_here(&batch, offset)
                 && (is_after_header || place.batch(offset, &mut body)?.is_some());

@@ -5,10 +5,10 @@
 //! log is given up from its old end only, in order: then an older version of a record is always gone
 //! before a newer one, and nothing that was superseded can come back.
 
-use super::batch::{Next, Place};
+use super::batch::{NextBatch, SegmentPlace};
 use super::format::{BATCH_BYTES, BatchHeader, EntryHeader, PAGE};
 use super::index::{SHARDS, prefix_of};
-use super::log::Log;
+use super::log::LogWriter;
 
 /// How many bytes of an old segment are read between two batches, at least: well below the cost of
 /// a flush.
@@ -19,7 +19,7 @@ const USED_MIN: usize = 4;
 
 /// How far the oldest segment is read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cleaning {
+pub(crate) struct CleaningProgress {
     generation: u64,
     /// Up to where its batches were read.
     at: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Cleaning {
     shard: usize,
 }
 
-impl Log {
+impl LogWriter {
     /// Gives up the oldest segments that hold nothing current.
     pub(crate) fn release(&mut self) {
         while self.segments.front().is_some_and(|(_, _, live)| live == 0) {
@@ -44,8 +44,8 @@ impl Log {
         let (generation, end) = (segment.generation, segment.end);
         let file = std::sync::Arc::clone(&segment.file);
         let bytes = self.settings.segment_bytes;
-        let place = Place { file: &*file, store: self.store, generation, bytes };
-        let start = Cleaning { generation, at: PAGE as u32, shard: 0 };
+        let place = SegmentPlace { file: &*file, store: self.store, generation, bytes };
+        let start = CleaningProgress { generation, at: PAGE as u32, shard: 0 };
         let mut cleaning = self.cleaning.filter(|c| c.generation == generation).unwrap_or(start);
         if cleaning.at >= end {
             // Everything readable is copied, and something is left: damage that has come since it
@@ -60,7 +60,7 @@ impl Log {
         let stop = cleaning.at.saturating_add(step).min(end);
         let mut body = Vec::new();
         while cleaning.at < stop {
-            let Ok(Next::Batch(batch)) = place.next(cleaning.at, &mut body) else {
+            let Ok(NextBatch::Batch(batch)) = place.next(cleaning.at, &mut body) else {
                 cleaning.at = end;
                 break;
             };

@@ -7,11 +7,11 @@
 use std::hash::{BuildHasher as _, Hasher as _};
 
 use super::error::OpenError;
-use super::files::Folder;
+use super::files::StoreFolder;
 use super::folder::OWNER;
-use super::format::{PAGE, StoreFile};
+use super::format::{PAGE, StoreDescription};
 use super::segments::{fill, is_segment, name_of};
-use super::{Create, Settings};
+use super::{CreatePolicy, StoreSettings};
 
 pub(crate) const STORE: &str = "store";
 const STORE_NEW: &str = "store.new";
@@ -28,7 +28,7 @@ const HARMLESS: [&str; 5] = [STORE_NEW, UNFINISHED, "lost+found", OWNER, "admin-
 pub(crate) const SEGMENTS_FIRST: usize = 2;
 
 /// Refuses a folder that holds a store without its first file, or something else.
-pub(crate) fn check_vacant(folder: &dyn Folder, names: &[String]) -> Result<(), OpenError> {
+pub(crate) fn check_vacant(folder: &dyn StoreFolder, names: &[String]) -> Result<(), OpenError> {
     // A store that has lost its first file is still a store, whatever else lies beside it.
     for name in names.iter().filter(|name| is_segment(name)) {
         if !is_blank(folder, name)? {
@@ -46,21 +46,21 @@ pub(crate) fn check_vacant(folder: &dyn Folder, names: &[String]) -> Result<(), 
 
 /// Makes a store of a folder that holds none.
 pub(crate) fn create(
-    folder: &dyn Folder,
+    folder: &dyn StoreFolder,
     names: &[String],
-    settings: &Settings,
+    settings: &StoreSettings,
 ) -> Result<(), OpenError> {
     check_vacant(folder, names)?;
     match settings.create {
-        Create::IfAbsent => {}
-        Create::Never => return Err(OpenError::Absent),
+        CreatePolicy::IfAbsent => {}
+        CreatePolicy::Never => return Err(OpenError::Absent),
     }
     remove_unfinished(folder, names)?;
     for slot in 0..SEGMENTS_FIRST {
         fill(folder, slot, settings.segment_bytes).map_err(OpenError::io("fill", name_of(slot)))?;
     }
     let random = std::hash::RandomState::new().build_hasher().finish();
-    let store = StoreFile { store: random, segment_bytes: settings.segment_bytes };
+    let store = StoreDescription { store: random, segment_bytes: settings.segment_bytes };
     let written = || {
         let file = folder.create(STORE_NEW)?;
         file.write(&store.encode(), 0)?;
@@ -77,7 +77,10 @@ fn is_unfinished_segment(name: &str) -> bool {
 }
 
 /// Removes what was being made when the last owner ended.
-pub(crate) fn remove_unfinished(folder: &dyn Folder, names: &[String]) -> Result<(), OpenError> {
+pub(crate) fn remove_unfinished(
+    folder: &dyn StoreFolder,
+    names: &[String],
+) -> Result<(), OpenError> {
     for name in names.iter().filter(|name| name.ends_with(".new")) {
         folder.remove(name).map_err(OpenError::io("remove", name))?;
     }
@@ -85,7 +88,7 @@ pub(crate) fn remove_unfinished(folder: &dyn Folder, names: &[String]) -> Result
 }
 
 /// Whether a segment was never in use.
-fn is_blank(folder: &dyn Folder, name: &str) -> Result<bool, OpenError> {
+fn is_blank(folder: &dyn StoreFolder, name: &str) -> Result<bool, OpenError> {
     let read = || {
         let file = folder.open(name)?;
         let mut page = vec![0; PAGE.min(file.bytes()? as usize)];

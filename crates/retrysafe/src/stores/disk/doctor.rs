@@ -11,27 +11,27 @@ use bytes::Bytes;
 use retrysafe_core::record::Record;
 
 use super::error::OpenError;
-use super::files::Folder;
-use super::folder::RealFolder;
+use super::files::StoreFolder;
+use super::folder::LockedFolder;
 use super::format::EntryHeader;
-use super::index::{Entry, Mark};
+use super::index::{IndexEntry, ReapMark};
 use super::recover::{Reader, check_finished, find};
 use super::segments::name_of;
 use super::snapshot;
-use super::survey::{Part, Survey, SurveyedSegment};
+use super::survey::{StoreSurvey, SurveyPart, SurveyedSegment};
 
 /// How many faults are listed. A store with more is broken through and through.
 const FAULTS_MAX: usize = 1_000;
 
 /// What the doctor has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct DoctorReport {
     /// Why the store does not open, in the words of the opening.
     pub refusal: Option<String>,
     /// Every segment, in the order of their names.
     pub segments: Vec<SegmentReport>,
     /// The first thousand faults.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<StoreFault>,
     /// How many more there are.
     pub more_faults: usize,
 }
@@ -53,7 +53,7 @@ pub struct SegmentReport {
 
 /// Something that does not verify.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct StoreFault {
     /// In which file.
     pub file: String,
     /// From which byte on.
@@ -68,15 +68,16 @@ pub struct Fault {
 ///
 /// If another process has the store open, or the folder is not a store of this format. Damage is no
 /// error here: it is in the report.
-pub fn doctor(path: impl AsRef<Path>) -> Result<Report, OpenError> {
-    let folder = RealFolder::look_at(path.as_ref())?;
+pub fn doctor(path: impl AsRef<Path>) -> Result<DoctorReport, OpenError> {
+    let folder = LockedFolder::look_at(path.as_ref())?;
     examine(&folder)
 }
 
-pub(crate) fn examine(folder: &dyn Folder) -> Result<Report, OpenError> {
-    let survey = Survey::of(folder)?;
+pub(crate) fn examine(folder: &dyn StoreFolder) -> Result<DoctorReport, OpenError> {
+    let survey = StoreSurvey::of(folder)?;
     let refusal = read_as_opening(folder).err().map(|error| error.to_string());
-    let mut report = Report { refusal, segments: Vec::new(), faults: Vec::new(), more_faults: 0 };
+    let mut report =
+        DoctorReport { refusal, segments: Vec::new(), faults: Vec::new(), more_faults: 0 };
     if survey.is_store_file_broken {
         report.fault(super::create::STORE, 0, "the file is missing or damaged");
     }
@@ -104,7 +105,7 @@ pub(crate) fn examine(folder: &dyn Folder) -> Result<Report, OpenError> {
 }
 
 /// Does what opening does before it changes anything.
-fn read_as_opening(folder: &dyn Folder) -> Result<(), OpenError> {
+fn read_as_opening(folder: &dyn StoreFolder) -> Result<(), OpenError> {
     check_finished(folder)?;
     let found = find(folder)?;
     let end = found.end()?;
@@ -116,9 +117,9 @@ fn read_as_opening(folder: &dyn Folder) -> Result<(), OpenError> {
 struct Unremembered;
 
 impl Reader for Unremembered {
-    fn snapshot_entry(&mut self, _entry: Entry) {}
+    fn snapshot_entry(&mut self, _entry: IndexEntry) {}
     fn forget_snapshot(&mut self) {}
-    fn reaped(&mut self, _mark: Mark) {}
+    fn reaped(&mut self, _mark: ReapMark) {}
     fn entry(&mut self, _header: &EntryHeader, _slot: u16, _at: u32, _record: &[u8]) {}
 }
 
@@ -128,8 +129,8 @@ pub(crate) fn is_intact(header: &EntryHeader, record: &[u8]) -> bool {
         .is_ok_and(|record| record.id == header.id && record.version == header.version)
 }
 
-impl Report {
-    fn segment(&mut self, survey: &Survey, segment: &SurveyedSegment) {
+impl DoctorReport {
+    fn segment(&mut self, survey: &StoreSurvey, segment: &SurveyedSegment) {
         let is_in_use = survey.is_in_use(segment.generation);
         let (mut batches, mut versions) = (0, 0);
         if segment.cut > 0 {
@@ -140,18 +141,18 @@ impl Report {
                 self.fault(&segment.name, 0, "the segment's header does not verify");
             }
             survey.walk(segment, |part| match part {
-                Part::Batch(_) => batches += 1,
-                Part::BrokenBatch(range) => {
+                SurveyPart::Batch(_) => batches += 1,
+                SurveyPart::BrokenBatch(range) => {
                     let what = "a batch that was flushed does not verify";
                     self.fault(&segment.name, u64::from(range.start), what);
                 }
-                Part::TornEntry(..) => {}
-                Part::Entry(header, record, _) if is_intact(header, record) => versions += 1,
-                Part::Entry(header, _, at) => {
+                SurveyPart::TornEntry(..) => {}
+                SurveyPart::Entry(header, record, _) if is_intact(header, record) => versions += 1,
+                SurveyPart::Entry(header, _, at) => {
                     let what = format!("the record of {} does not verify", header.id);
                     self.fault(&segment.name, u64::from(at), what);
                 }
-                Part::Unreadable(range) => {
+                SurveyPart::Unreadable(range) => {
                     let length = range.end - range.start;
                     let what = format!("{length} bytes of records cannot be read at all");
                     self.fault(&segment.name, u64::from(range.start), what);
@@ -167,7 +168,7 @@ impl Report {
             self.more_faults += 1;
             return;
         }
-        self.faults.push(Fault { file: file.to_owned(), offset, what: what.into() });
+        self.faults.push(StoreFault { file: file.to_owned(), offset, what: what.into() });
     }
 
     /// Whether nothing is wrong. A last batch that does not verify is not wrong: a crash may have
@@ -182,13 +183,13 @@ impl Report {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for StoreFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, byte {}: {}", self.file, self.offset, self.what)
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
             let SegmentReport { file, batches, versions, .. } = segment;

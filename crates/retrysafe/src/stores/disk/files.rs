@@ -10,15 +10,15 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
 
 /// The folder of a store.
-pub(crate) trait Folder: Send + Sync + fmt::Debug {
+pub(crate) trait StoreFolder: Send + Sync + fmt::Debug {
     /// The names of all files in it.
     fn names(&self) -> io::Result<Vec<String>>;
 
     /// Opens a file to read and write.
-    fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>>;
 
     /// Creates an empty file, in place of one that has this name.
-    fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    fn create(&self, name: &str) -> io::Result<Arc<dyn StoreFile>>;
 
     /// Gives a file another name, in place of one that has it.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
@@ -40,7 +40,7 @@ pub(crate) trait Folder: Send + Sync + fmt::Debug {
 }
 
 /// A file of the store.
-pub(crate) trait File: Send + Sync + fmt::Debug {
+pub(crate) trait StoreFile: Send + Sync + fmt::Debug {
     /// Its length in bytes.
     fn bytes(&self) -> io::Result<u64>;
 
@@ -57,7 +57,7 @@ pub(crate) trait File: Send + Sync + fmt::Debug {
     fn is_removed(&self) -> io::Result<bool>;
 }
 
-impl File for fs::File {
+impl StoreFile for fs::File {
     fn bytes(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }

@@ -17,9 +17,9 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Create;
+use super::CreatePolicy;
 use super::error::OpenError;
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 
 /// The file that holds the owner's process id, for messages only.
 pub(crate) const OWNER: &str = "owner";
@@ -33,49 +33,49 @@ const STICKY: u32 = 0o1000;
 
 /// A real folder, locked for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct RealFolder {
+pub(crate) struct LockedFolder {
     path: PathBuf,
     /// The folder itself, which is locked.
     locked: fs::File,
-    identity: Identity,
-    access: Access,
+    identity: FolderIdentity,
+    access: FolderAccess,
 }
 
 /// What tells a folder from every other, wherever it is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct FolderIdentity {
     device: u64,
     inode: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
+enum FolderAccess {
     Write,
     /// Nothing is changed, and others may read at the same time.
     Read,
 }
 
-impl Identity {
+impl FolderIdentity {
     fn of(metadata: &fs::Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino() }
     }
 }
 
-impl RealFolder {
+impl LockedFolder {
     /// Takes a folder as its owner, and makes it if it may be made.
-    pub(crate) fn own(path: &Path, create: Create) -> Result<Self, OpenError> {
+    pub(crate) fn own(path: &Path, create: CreatePolicy) -> Result<Self, OpenError> {
         match create {
-            Create::IfAbsent => DirBuilder::new()
+            CreatePolicy::IfAbsent => DirBuilder::new()
                 .recursive(true)
                 .mode(FOLDER_MODE)
                 .create(path)
                 .map_err(OpenError::io("create", path))?,
-            Create::Never if !path.exists() => {
+            CreatePolicy::Never if !path.exists() => {
                 return Err(OpenError::Absent);
             }
-            Create::Never => {}
+            CreatePolicy::Never => {}
         }
-        let folder = Self::locked(path, Access::Write)?;
+        let folder = Self::locked(path, FolderAccess::Write)?;
         let mode = folder.locked.metadata().map_err(OpenError::io("read", path))?.mode();
         if mode & STICKY != 0 {
             return Err(OpenError::SharedFolder);
@@ -85,10 +85,10 @@ impl RealFolder {
 
     /// Takes a folder to read it. Nothing is written to it, and no owner may come meanwhile.
     pub(crate) fn look_at(path: &Path) -> Result<Self, OpenError> {
-        Self::locked(path, Access::Read)
+        Self::locked(path, FolderAccess::Read)
     }
 
-    fn locked(path: &Path, access: Access) -> Result<Self, OpenError> {
+    fn locked(path: &Path, access: FolderAccess) -> Result<Self, OpenError> {
         let locked = fs::File::open(path).map_err(OpenError::io("open", path))?;
         let metadata = locked.metadata().map_err(OpenError::io("read", path))?;
         if !metadata.is_dir() {
@@ -96,8 +96,8 @@ impl RealFolder {
             return Err(OpenError::io("open", path)(error));
         }
         let lock = match access {
-            Access::Write => locked.try_lock(),
-            Access::Read => locked.try_lock_shared(),
+            FolderAccess::Write => locked.try_lock(),
+            FolderAccess::Read => locked.try_lock_shared(),
         };
         match lock {
             Ok(()) => {}
@@ -113,7 +113,7 @@ impl RealFolder {
         }
         // The process may go to another folder later; the store does not.
         let path_from_root = std::path::absolute(path).map_err(OpenError::io("find", path))?;
-        let identity = Identity::of(&metadata);
+        let identity = FolderIdentity::of(&metadata);
         let folder = Self { path: path_from_root, locked, identity, access };
         // It may have been replaced before it was locked.
         folder.check_present().map_err(OpenError::io("lock", path))?;
@@ -143,7 +143,7 @@ impl RealFolder {
     }
 }
 
-impl Folder for RealFolder {
+impl StoreFolder for LockedFolder {
     fn names(&self) -> io::Result<Vec<String>> {
         self.check_present()?;
         fs::read_dir(&self.path)?
@@ -151,13 +151,13 @@ impl Folder for RealFolder {
             .collect()
     }
 
-    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let is_writable = self.access == Access::Write;
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        let is_writable = self.access == FolderAccess::Write;
         let file = OpenOptions::new().read(true).write(is_writable).open(self.file(name)?)?;
         Ok(Arc::new(file))
     }
 
-    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
         Ok(Arc::new(options.open(self.file(name)?)?))
@@ -214,7 +214,7 @@ impl Folder for RealFolder {
             Err(io::Error::new(io::ErrorKind::NotFound, why))
         };
         match fs::metadata(&self.path) {
-            Ok(found) if Identity::of(&found) == self.identity => Ok(()),
+            Ok(found) if FolderIdentity::of(&found) == self.identity => Ok(()),
             Ok(_) => gone(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => gone(),
             Err(error) => Err(error),

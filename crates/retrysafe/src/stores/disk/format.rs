@@ -11,7 +11,7 @@
 use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::scope::Id;
 
-use super::index::Mark;
+use super::index::ReapMark;
 
 /// The version of the format that is written. See "Upgrades" in `docs/disk-format.md`.
 pub(crate) const VERSION: u32 = 2;
@@ -39,7 +39,7 @@ const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"RSB2");
 
 /// What the file `store` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoreFile {
+pub(crate) struct StoreDescription {
     /// A random number that all files of this store carry.
     pub(crate) store: u64,
     /// How long a segment is, for the store's whole life.
@@ -48,7 +48,7 @@ pub(crate) struct StoreFile {
 
 /// Why the file `store` cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreFileError {
+pub(crate) enum DescriptionError {
     NotOurs,
     Version(u32),
     Damaged,
@@ -78,7 +78,7 @@ pub(crate) struct LogState {
     /// How many segments there are, in use or not.
     pub(crate) slots: u32,
     /// Every settled record up to this mark is reaped, as of the batch that names it first.
-    pub(crate) reaped: Mark,
+    pub(crate) reaped: ReapMark,
 }
 
 /// What stands before a batch of entries that were written and flushed as one.
@@ -122,7 +122,7 @@ pub(crate) struct EntryHeader {
     pub(crate) length: u32,
 }
 
-impl StoreFile {
+impl StoreDescription {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(STORE_BYTES);
         out.extend_from_slice(STORE_MAGIC);
@@ -135,9 +135,9 @@ impl StoreFile {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StoreFileError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DescriptionError> {
         if bytes.get(..16) != Some(STORE_MAGIC) {
-            return Err(StoreFileError::NotOurs);
+            return Err(DescriptionError::NotOurs);
         }
         let intact = bytes.len() == STORE_BYTES && sealed(bytes);
         match u32_at(bytes, 16) {
@@ -145,9 +145,9 @@ impl StoreFile {
                 segment_bytes: u32_at(bytes, 20).unwrap_or_default(),
                 store: u64_at(bytes, 24).unwrap_or_default(),
             }),
-            Some(VERSION) | None => Err(StoreFileError::Damaged),
+            Some(VERSION) | None => Err(DescriptionError::Damaged),
             // A later format may lay out the rest differently; only magic and version stay.
-            Some(version) => Err(StoreFileError::Version(version)),
+            Some(version) => Err(DescriptionError::Version(version)),
         }
     }
 }
@@ -179,7 +179,7 @@ impl LogState {
             sequence: u64_at(bytes, at + 8)?,
             clock: u64_at(bytes, at + 16)?,
             slots: u32_at(bytes, at + 24)?,
-            reaped: Mark { due: u64_at(bytes, at + 28)?, version: u64_at(bytes, at + 36)? },
+            reaped: ReapMark { due: u64_at(bytes, at + 28)?, version: u64_at(bytes, at + 36)? },
         })
     }
 }

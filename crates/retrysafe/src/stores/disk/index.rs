@@ -34,7 +34,7 @@ const NONE: u32 = u32::MAX;
 
 /// What the index knows of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct IndexEntry {
     /// The first eight bytes of its id, as a number in id order.
     pub(crate) prefix: u64,
     /// Its version; zero marks an entry that is free.
@@ -54,23 +54,23 @@ pub(crate) struct Entry {
 
 /// All records.
 #[derive(Debug)]
-pub(crate) struct Index {
-    shards: Box<[RwLock<Shard>]>,
-    order: Mutex<Order>,
+pub(crate) struct RecordIndex {
+    shards: Box<[RwLock<IndexShard>]>,
+    order: Mutex<DueOrder>,
     records: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Shard {
+struct IndexShard {
     table: HashTable<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     free: u32,
 }
 
 /// Which records are due when. A handle is a shard and a place in it; it is a record's own for as
 /// long as the record is in the index.
 #[derive(Debug, Default)]
-struct Order {
+struct DueOrder {
     running: BTreeSet<(u64, u32)>,
     /// Since when, and the handle.
     unknown: BTreeSet<(u64, u32)>,
@@ -79,14 +79,14 @@ struct Order {
     /// record that is settled again and again still costs four bytes here.
     expiring: BTreeMap<u32, Vec<u32>>,
     /// The buckets that have come up, in exact order, as they were then.
-    ready: BTreeSet<(Mark, u32)>,
+    ready: BTreeSet<(ReapMark, u32)>,
     ready_bucket: u32,
 }
 
 /// When a settled record expires, and its version: the order in which records are reaped. Because
 /// the order is exact, "everything up to this mark" is all that the log needs to say of a reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Mark {
+pub(crate) struct ReapMark {
     pub(crate) due: u64,
     pub(crate) version: u64,
 }
@@ -113,7 +113,7 @@ fn shard_of(prefix: u64) -> usize {
     (prefix >> 56) as usize
 }
 
-impl Entry {
+impl IndexEntry {
     pub(crate) fn new(
         prefix: u64,
         version: u64,
@@ -137,10 +137,10 @@ impl Entry {
     }
 }
 
-impl Index {
+impl RecordIndex {
     pub(crate) fn new() -> Self {
         let shard =
-            || RwLock::new(Shard { table: HashTable::new(), entries: Vec::new(), free: NONE });
+            || RwLock::new(IndexShard { table: HashTable::new(), entries: Vec::new(), free: NONE });
         Self {
             shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
             order: Mutex::default(),
@@ -154,21 +154,21 @@ impl Index {
     }
 
     /// The how-manieth entry whose id begins so. There is hardly ever more than one.
-    pub(crate) fn nth(&self, prefix: u64, n: usize) -> Option<Entry> {
+    pub(crate) fn nth(&self, prefix: u64, n: usize) -> Option<IndexEntry> {
         let shard = self.read(shard_of(prefix))?;
         shard.with_prefix(prefix).nth(n).map(|(_, entry)| *entry)
     }
 
     /// The entry whose id begins so and that is of this version. Versions are never given out
     /// twice, so this is one record beyond doubt.
-    pub(crate) fn get(&self, prefix: u64, version: u64) -> Option<Entry> {
+    pub(crate) fn get(&self, prefix: u64, version: u64) -> Option<IndexEntry> {
         let shard = self.read(shard_of(prefix))?;
         shard.with_prefix(prefix).map(|(_, entry)| *entry).find(|e| e.version == version)
     }
 
     /// Puts an entry in place of the one of version `replaces`, which is returned, or beside it if
     /// there is none.
-    pub(crate) fn put(&self, mut entry: Entry, replaces: u64) -> Option<Entry> {
+    pub(crate) fn put(&self, mut entry: IndexEntry, replaces: u64) -> Option<IndexEntry> {
         let number = shard_of(entry.prefix);
         let mut shard = self.write(number)?;
         let found = shard
@@ -191,7 +191,7 @@ impl Index {
             *place = entry;
         }
         if found.is_none() {
-            let Shard { table, entries, .. } = &mut *shard;
+            let IndexShard { table, entries, .. } = &mut *shard;
             table.insert_unique(hash_of(entry.prefix), at, |at| {
                 hash_of(entries.get(*at as usize).map_or(0, |e| e.prefix))
             });
@@ -204,10 +204,10 @@ impl Index {
     /// many, and the mark of the last.
     pub(crate) fn reap(
         &self,
-        until: Mark,
+        until: ReapMark,
         limit: usize,
-        mut taken: impl FnMut(Entry),
-    ) -> (usize, Option<Mark>) {
+        mut taken: impl FnMut(IndexEntry),
+    ) -> (usize, Option<ReapMark>) {
         let (mut count, mut last) = (0, None);
         while count < limit {
             let mut order = self.order();
@@ -235,7 +235,7 @@ impl Index {
     }
 
     /// Puts the next bucket that has come up in exact order, and all that were added before it.
-    fn ready(&self, order: &mut Order, until: Mark) {
+    fn ready(&self, order: &mut DueOrder, until: ReapMark) {
         while let Some(first) = order.expiring.first_entry() {
             let bucket = *first.key();
             let is_next = order.ready.is_empty() || bucket <= order.ready_bucket;
@@ -261,7 +261,7 @@ impl Index {
                     order.expiring.entry(later).or_default().push(handle);
                 } else {
                     entry.queued = 0;
-                    let mark = Mark { due: entry.due, version: entry.version };
+                    let mark = ReapMark { due: entry.due, version: entry.version };
                     order.ready.insert((mark, handle));
                 }
             }
@@ -269,14 +269,14 @@ impl Index {
     }
 
     /// Entries in progress whose lease ends at `until` or before, in no order.
-    pub(crate) fn running(&self, until: u64) -> Vec<Entry> {
+    pub(crate) fn running(&self, until: u64) -> Vec<IndexEntry> {
         let handles: Vec<u32> =
             self.order().running.range(..=(until, NONE)).map(|(_, handle)| *handle).collect();
         handles.into_iter().filter_map(|handle| self.at(handle)).collect()
     }
 
     /// Unknown entries, in no order.
-    pub(crate) fn unknown(&self) -> Vec<Entry> {
+    pub(crate) fn unknown(&self) -> Vec<IndexEntry> {
         let handles: Vec<u32> = self.order().unknown.iter().map(|(_, handle)| *handle).collect();
         handles.into_iter().filter_map(|handle| self.at(handle)).collect()
     }
@@ -288,33 +288,33 @@ impl Index {
     }
 
     /// The entries of one shard, in no order. Shard by shard is id order.
-    pub(crate) fn shard(&self, number: usize) -> Vec<Entry> {
+    pub(crate) fn shard(&self, number: usize) -> Vec<IndexEntry> {
         let Some(shard) = self.read(number) else { return Vec::new() };
         shard.entries.iter().filter(|entry| entry.version != 0).copied().collect()
     }
 
-    fn at(&self, handle: u32) -> Option<Entry> {
+    fn at(&self, handle: u32) -> Option<IndexEntry> {
         let shard = self.read((handle >> 24) as usize)?;
         let entry = shard.entries.get((handle & 0x00ff_ffff) as usize)?;
         (entry.version != 0).then_some(*entry)
     }
 
     // A panic while a lock is held cannot leave an entry half written: entries are copied whole.
-    fn read(&self, number: usize) -> Option<RwLockReadGuard<'_, Shard>> {
+    fn read(&self, number: usize) -> Option<RwLockReadGuard<'_, IndexShard>> {
         Some(self.shards.get(number)?.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self, number: usize) -> Option<RwLockWriteGuard<'_, Shard>> {
+    fn write(&self, number: usize) -> Option<RwLockWriteGuard<'_, IndexShard>> {
         Some(self.shards.get(number)?.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn order(&self) -> MutexGuard<'_, Order> {
+    fn order(&self) -> MutexGuard<'_, DueOrder> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shard {
-    fn with_prefix(&self, prefix: u64) -> impl Iterator<Item = (u32, &Entry)> {
+impl IndexShard {
+    fn with_prefix(&self, prefix: u64) -> impl Iterator<Item = (u32, &IndexEntry)> {
         self.table
             .iter_hash(hash_of(prefix))
             .filter_map(|at| Some((*at, self.entries.get(*at as usize)?)))
@@ -332,15 +332,15 @@ impl Shard {
             // An eighth at a time: doubling would leave half of the memory unused.
             self.entries.reserve_exact((self.entries.len() / 8).max(16));
         }
-        self.entries.push(Entry::new(0, 0, 0, Standing::Unknown, (0, NONE, 0)));
+        self.entries.push(IndexEntry::new(0, 0, 0, Standing::Unknown, (0, NONE, 0)));
         (self.entries.len() - 1) as u32
     }
 
-    fn vacate(&mut self, at: u32) -> Option<Entry> {
+    fn vacate(&mut self, at: u32) -> Option<IndexEntry> {
         let free = self.free;
         let entry = self.entries.get_mut(at as usize)?;
         let taken = *entry;
-        *entry = Entry::new(0, 0, 0, Standing::Unknown, (0, free, 0));
+        *entry = IndexEntry::new(0, 0, 0, Standing::Unknown, (0, free, 0));
         self.free = at;
         let hash = hash_of(taken.prefix);
         if let Ok(place) = self.table.find_entry(hash, |found| *found == at) {
@@ -350,8 +350,8 @@ impl Shard {
     }
 }
 
-impl Order {
-    fn forget(&mut self, old: &Entry, handle: u32) {
+impl DueOrder {
+    fn forget(&mut self, old: &IndexEntry, handle: u32) {
         match old.standing {
             Standing::InProgress => {
                 self.running.remove(&(old.due, handle));
@@ -364,7 +364,7 @@ impl Order {
         }
     }
 
-    fn remember(&mut self, new: &mut Entry, handle: u32) {
+    fn remember(&mut self, new: &mut IndexEntry, handle: u32) {
         match new.standing {
             Standing::InProgress => {
                 self.running.insert((new.due, handle));

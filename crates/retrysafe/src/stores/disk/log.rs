@@ -1,6 +1,6 @@
 //! How does a batch of changes become durable?
 //!
-//! [`Log`] belongs to one writer. It gathers entries in a batch, writes the batch at the end of the
+//! [`LogWriter`] belongs to one writer. It gathers entries in a batch, writes the batch at the end of the
 //! newest segment with one call, flushes it with one call, and only then shows it in the index and
 //! answers. A batch counts whole or not at all: its header has a checksum of all its entries.
 //!
@@ -21,15 +21,15 @@ use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapp
 use retrysafe_core::time::Time;
 use tokio::sync::oneshot;
 
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 use super::format::{
     BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, EntryPlace, LogState, PAGE, TRAILER_BYTES,
     batch_bytes, checksum_of,
 };
-use super::index::{Entry, Mark, prefix_of};
-use super::read::Shared;
-use super::segments::Segments;
-use super::{Durability, Settings};
+use super::index::{IndexEntry, ReapMark, prefix_of};
+use super::read::LogReader;
+use super::segments::SegmentRing;
+use super::{Durability, StoreSettings};
 
 /// How many bytes a batch gathers before it is written. Large enough that the flush is what costs,
 /// small enough that nobody waits for megabytes of strangers.
@@ -40,35 +40,35 @@ const ZEROS: [u8; PAGE + TRAILER_BYTES] = [0; PAGE + TRAILER_BYTES];
 
 /// The writer's side of the store.
 #[derive(Debug)]
-pub(crate) struct Log {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) folder: Arc<dyn Folder>,
-    pub(crate) settings: Settings,
+pub(crate) struct LogWriter {
+    pub(crate) shared: Arc<LogReader>,
+    pub(crate) folder: Arc<dyn StoreFolder>,
+    pub(crate) settings: StoreSettings,
     pub(crate) store: u64,
-    pub(crate) segments: Segments,
+    pub(crate) segments: SegmentRing,
     /// The generation and end of the segment that is written.
     pub(crate) generation: u64,
     pub(crate) end: u32,
     /// The last version given out.
     pub(crate) sequence: u64,
     /// How far records are reaped.
-    pub(crate) reaped: Mark,
+    pub(crate) reaped: ReapMark,
     /// The clock's reading in the last header that was written.
     pub(crate) clock_mark: Time,
-    pub(crate) batch: Batch,
-    pub(crate) reaps: VecDeque<super::ops::Reaping>,
-    pub(crate) cleaning: Option<super::clean::Cleaning>,
-    pub(crate) snapshots: super::snapshot::Snapshots,
+    pub(crate) batch: PendingBatch,
+    pub(crate) reaps: VecDeque<super::ops::PendingReap>,
+    pub(crate) cleaning: Option<super::clean::CleaningProgress>,
+    pub(crate) snapshots: super::snapshot::SnapshotTaker,
     /// How many entries were copied forward.
     pub(crate) copied: u64,
 }
 
 /// Entries that are not durable yet, and who waits for them.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct PendingBatch {
     /// Room for the batch's header, then the entries.
     bytes: Vec<u8>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingEntry>,
     answers: Vec<Answer>,
     /// Which answer holds the last pending change of an id.
     latest: HashMap<Id, usize>,
@@ -80,7 +80,7 @@ pub(crate) struct Batch {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingEntry {
     header: EntryHeader,
     /// Where the record's bytes begin in the buffer.
     at: usize,
@@ -123,14 +123,14 @@ impl Answer {
 
 /// Why a batch did not become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum WriteFailure {
     /// The disk had no room to write it. It surely is not there.
     Full,
     /// The disk failed. It may be there.
     Disk,
 }
 
-impl Batch {
+impl PendingBatch {
     pub(crate) fn new() -> Self {
         Self {
             bytes: vec![0; BATCH_BYTES],
@@ -180,7 +180,7 @@ impl Batch {
     }
 }
 
-impl Log {
+impl LogWriter {
     /// The record that an id will have once the batch is durable, if the batch changes it.
     pub(crate) fn pending(&self, id: &Id) -> Option<&Record> {
         let at = *self.batch.latest.get(id)?;
@@ -194,7 +194,7 @@ impl Log {
         &mut self,
         record: &Record,
         previous: u64,
-        reserve: Reserve,
+        reserve: ReserveUse,
     ) -> Result<(), StoreError> {
         let start = self.batch.bytes.len();
         let mut header = EntryHeader::of(record, previous);
@@ -218,7 +218,7 @@ impl Log {
         header.length = record.len() as u32;
         self.batch.bytes.resize(start + ENTRY_BYTES, 0);
         self.batch.bytes.extend_from_slice(record);
-        self.admit(start, Reserve::Usable)?;
+        self.admit(start, ReserveUse::Usable)?;
         self.copied += 1;
         self.push(header);
         Ok(())
@@ -227,7 +227,7 @@ impl Log {
     /// Notes the entry that the batch's bytes end with.
     fn push(&mut self, header: EntryHeader) {
         let at = self.batch.bytes.len() - header.length as usize;
-        self.batch.pending.push(Pending { header, at });
+        self.batch.pending.push(PendingEntry { header, at });
     }
 
     /// Whether the batch has gathered enough to be written before more is added.
@@ -237,7 +237,7 @@ impl Log {
 
     /// Makes sure that a begin would find a place, as far as the batch is known.
     pub(crate) fn room_for_a_begin(&mut self) -> Result<(), StoreError> {
-        self.admit(self.batch.bytes.len(), Reserve::Kept)
+        self.admit(self.batch.bytes.len(), ReserveUse::Kept)
     }
 
     /// How long a batch may be: one page of a segment is its header's, and one is kept so that a
@@ -253,7 +253,7 @@ impl Log {
 
     /// Makes sure that there is a place for the batch with the entry that begins at `start`; else
     /// takes the entry out again.
-    fn admit(&mut self, start: usize, reserve: Reserve) -> Result<(), StoreError> {
+    fn admit(&mut self, start: usize, reserve: ReserveUse) -> Result<(), StoreError> {
         if self.batch.length() > self.batch_bytes_max() && start > BATCH_BYTES {
             let entry = self.batch.bytes.split_off(start);
             let flushed = self.write_and_answer();
@@ -273,14 +273,14 @@ impl Log {
         }
         let turns = usize::from(self.must_turn(length));
         let kept = match reserve {
-            Reserve::Kept => 1,
-            Reserve::Usable => 0,
+            ReserveUse::Kept => 1,
+            ReserveUse::Usable => 0,
         };
         if self.segments.spares() >= turns + kept || self.make_room(turns + kept) {
             return Ok(());
         }
         self.release();
-        if reserve == Reserve::Usable && self.segments.has_freed() {
+        if reserve == ReserveUse::Usable && self.segments.has_freed() {
             return Ok(());
         }
         self.batch.bytes.truncate(start);
@@ -296,21 +296,24 @@ impl Log {
         let _ = self.write_and_answer();
     }
 
-    fn write_and_answer(&mut self) -> Result<(), Failed> {
+    fn write_and_answer(&mut self) -> Result<(), WriteFailure> {
         let is_empty = self.batch.pending.is_empty() && !self.batch.marked;
         let written = match self.shared.check() {
-            Err(_) => Err(Failed::Disk),
+            Err(_) => Err(WriteFailure::Disk),
             Ok(()) if is_empty => Ok(()),
             Ok(()) => self.write().map(|offset| self.show(offset)),
         };
         // What was flushed to a folder that is no longer ours is not acknowledged.
-        let written = written.and_then(|()| self.shared.check_folder().map_err(|_| Failed::Disk));
+        let written =
+            written.and_then(|()| self.shared.check_folder().map_err(|_| WriteFailure::Disk));
         for answer in std::mem::take(&mut self.batch.answers) {
             answer.tell(match written {
                 Ok(()) => Ok(()),
-                Err(Failed::Full) => Err(StoreError::not_applied(StoreErrorKind::Full)),
-                Err(Failed::Disk) => Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
-                    .because("the store has failed; open it again")),
+                Err(WriteFailure::Full) => Err(StoreError::not_applied(StoreErrorKind::Full)),
+                Err(WriteFailure::Disk) => {
+                    Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
+                        .because("the store has failed; open it again"))
+                }
             });
         }
         self.batch.clear();
@@ -318,7 +321,7 @@ impl Log {
     }
 
     /// Writes the batch at the end of the log and flushes it. Says where it stands.
-    fn write(&mut self) -> Result<u32, Failed> {
+    fn write(&mut self) -> Result<u32, WriteFailure> {
         self.release();
         let length = self.batch.length();
         if self.must_turn(length) {
@@ -330,7 +333,7 @@ impl Log {
         }
         let offset = self.end;
         let after = self.batch.renews.unwrap_or(offset);
-        let Some((_, file)) = self.segments.newest() else { return Err(Failed::Full) };
+        let Some((_, file)) = self.segments.newest() else { return Err(WriteFailure::Full) };
         self.seal(self.generation, offset, after);
         self.write_batch(&*file, offset)?;
         self.end = offset + length as u32;
@@ -338,10 +341,18 @@ impl Log {
     }
 
     /// Writes the sealed batch to a place and flushes it.
-    pub(crate) fn write_batch(&mut self, file: &dyn File, offset: u32) -> Result<(), Failed> {
+    pub(crate) fn write_batch(
+        &mut self,
+        file: &dyn StoreFile,
+        offset: u32,
+    ) -> Result<(), WriteFailure> {
         if let Err(error) = file.write(&self.batch.bytes, u64::from(offset)) {
             // Half a batch does not verify, and the next one is written over it.
-            return Err(if is_full(&error) { Failed::Full } else { self.fail("write", &error) });
+            return Err(if is_full(&error) {
+                WriteFailure::Full
+            } else {
+                self.fail("write", &error)
+            });
         }
         if self.settings.durability == Durability::Full
             && let Err(error) = file.flush()
@@ -373,8 +384,8 @@ impl Log {
     pub(crate) fn seal(&mut self, generation: u64, offset: u32, after: u32) {
         let (store, state) = (self.store, self.state(generation));
         self.clock_mark = Time::from_ms(state.clock);
-        let Batch { bytes, pending, .. } = &mut self.batch;
-        for Pending { header, at } in pending {
+        let PendingBatch { bytes, pending, .. } = &mut self.batch;
+        for PendingEntry { header, at } in pending {
             let start = *at - ENTRY_BYTES;
             let place = EntryPlace { store, generation, offset: offset + start as u32 };
             header.encode(bytes.get_mut(start..).unwrap_or_default(), place);
@@ -401,7 +412,7 @@ impl Log {
                 // A copy of what was superseded in the same batch.
                 continue;
             }
-            let entry = Entry::new(prefix, version, due, standing, (slot, at, length));
+            let entry = IndexEntry::new(prefix, version, due, standing, (slot, at, length));
             self.segments.gained(slot, length);
             if let Some(old) = self.shared.index.put(entry, previous) {
                 self.segments.lost(old.slot, old.length);
@@ -410,15 +421,15 @@ impl Log {
     }
 
     /// From here on the store refuses everything.
-    pub(crate) fn fail(&self, doing: &str, error: &io::Error) -> Failed {
+    pub(crate) fn fail(&self, doing: &str, error: &io::Error) -> WriteFailure {
         self.shared.fail(format!("cannot {doing} the log: {error}"));
-        Failed::Disk
+        WriteFailure::Disk
     }
 }
 
 /// Whether a write may use the room that is kept for settling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reserve {
+pub(crate) enum ReserveUse {
     /// A begin may not: one segment stays free, so that whatever runs can be settled on a full disk.
     Kept,
     /// Everything else may.

@@ -65,13 +65,13 @@ use retrysafe_core::store::{
 use retrysafe_core::time::Time;
 use tokio::sync::{mpsc, oneshot};
 
-pub use self::doctor::{Fault, Report, SegmentReport, doctor};
+pub use self::doctor::{DoctorReport, SegmentReport, StoreFault, doctor};
 pub use self::error::OpenError;
-use self::folder::RealFolder;
-use self::log::{Log, Reply};
-use self::ops::Op;
-use self::read::Shared;
-pub use self::salvage::{HeldKey, Salvage, SalvageError, UnreadablePart, salvage};
+use self::folder::LockedFolder;
+use self::log::{LogWriter, Reply};
+use self::ops::WriterOp;
+use self::read::LogReader;
+pub use self::salvage::{HeldKey, SalvageError, SalvageReport, UnreadablePart, salvage};
 use super::clock::Clock;
 
 /// How long a segment is unless told otherwise. Ten million records of a kilobyte are 240 of these,
@@ -98,7 +98,7 @@ pub enum Durability {
 
 /// Whether a store may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Create {
+pub enum CreatePolicy {
     /// A folder that is empty or does not exist becomes a store.
     #[default]
     IfAbsent,
@@ -109,16 +109,16 @@ pub enum Create {
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
-    settings: Settings,
+    settings: StoreSettings,
 }
 
 /// What the log needs to know.
 #[derive(Clone, Debug)]
-struct Settings {
+struct StoreSettings {
     durability: Durability,
     segment_bytes: u32,
     clock: Clock,
-    create: Create,
+    create: CreatePolicy,
     /// Whether a wall clock counts that is weeks ahead of the store's mark.
     accept_clock: bool,
     /// Whether segments are filled and snapshots taken by the writer itself, in an order that a
@@ -129,18 +129,18 @@ struct Settings {
 /// Keeps records on the disk of one machine. Clones are the same store.
 #[derive(Clone, Debug)]
 pub struct DiskStore {
-    shared: Arc<Shared>,
+    shared: Arc<LogReader>,
     writer: Arc<Writer>,
 }
 
 /// The way to the writer's thread, which ends when this is dropped.
 #[derive(Debug)]
 struct Writer {
-    queue: mpsc::Sender<Op>,
+    queue: mpsc::Sender<WriterOp>,
     is_closing: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Locked until the writer has ended.
-    folder: Arc<RealFolder>,
+    folder: Arc<LockedFolder>,
 }
 
 impl Default for DiskOptions {
@@ -152,11 +152,11 @@ impl Default for DiskOptions {
 impl DiskOptions {
     /// Full durability, segments of [`SEGMENT_BYTES`], the system's clock.
     pub fn new() -> Self {
-        let settings = Settings {
+        let settings = StoreSettings {
             durability: Durability::Full,
             segment_bytes: SEGMENT_BYTES,
             clock: Clock::system(),
-            create: Create::IfAbsent,
+            create: CreatePolicy::IfAbsent,
             accept_clock: false,
             inline: false,
         };
@@ -181,7 +181,7 @@ impl DiskOptions {
 
     /// Whether a store may be created.
     #[must_use]
-    pub fn create(mut self, create: Create) -> Self {
+    pub fn create(mut self, create: CreatePolicy) -> Self {
         self.settings.create = create;
         self
     }
@@ -211,8 +211,8 @@ impl DiskOptions {
     /// See [`OpenError`]. Nothing was changed if the store is damaged.
     pub fn open(self, path: impl AsRef<Path>) -> Result<DiskStore, OpenError> {
         let path = path.as_ref();
-        let folder = Arc::new(RealFolder::own(path, self.settings.create)?);
-        let log = Log::open(Arc::clone(&folder) as _, self.settings)?;
+        let folder = Arc::new(LockedFolder::own(path, self.settings.create)?);
+        let log = LogWriter::open(Arc::clone(&folder) as _, self.settings)?;
         folder.sign();
         let shared = Arc::clone(&log.shared);
         let is_closing = Arc::new(AtomicBool::new(false));
@@ -253,7 +253,10 @@ impl DiskStore {
         self.writer.folder.unlock();
     }
 
-    async fn ask<T>(&self, op: impl FnOnce(Reply<T>) -> Op) -> Result<Stamped<T>, StoreError> {
+    async fn ask<T>(
+        &self,
+        op: impl FnOnce(Reply<T>) -> WriterOp,
+    ) -> Result<Stamped<T>, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.writer.queue.send(op(reply)).await.map_err(|_| closed())?;
         answer.await.unwrap_or_else(|_| {
@@ -267,7 +270,7 @@ impl DiskStore {
     /// Reads a page, which is thousands of reads: not on a thread that serves requests.
     async fn aside(
         &self,
-        read: impl FnOnce(&Shared) -> Result<(Time, Page), StoreError> + Send + 'static,
+        read: impl FnOnce(&LogReader) -> Result<(Time, Page), StoreError> + Send + 'static,
     ) -> Result<Stamped<Page>, StoreError> {
         let shared = Arc::clone(&self.shared);
         let read = move || read(&shared).map(|(now, value)| Stamped { now, value });
@@ -290,7 +293,7 @@ impl Writer {
         if let Some(thread) = thread {
             // A full queue needs no word from us: the writer is awake and looks at the flag.
             self.is_closing.store(true, Ordering::SeqCst);
-            let _ = self.queue.try_send(Op::Close);
+            let _ = self.queue.try_send(WriterOp::Close);
             // A writer that panicked has dropped its log; its callers were told.
             let _ = thread.join();
         }
@@ -315,7 +318,7 @@ impl Store for DiskStore {
                 return Ok(Stamped { now, value: Inserted::Exists(record) });
             }
         }
-        self.ask(|reply| Op::Insert(Box::new(first), reply)).await
+        self.ask(|reply| WriterOp::Insert(Box::new(first), reply)).await
     }
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
@@ -326,7 +329,7 @@ impl Store for DiskStore {
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
         self.shared.check()?;
-        self.ask(|reply| Op::Swap(Box::new((from, write)), reply)).await
+        self.ask(|reply| WriterOp::Swap(Box::new((from, write)), reply)).await
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
@@ -335,12 +338,12 @@ impl Store for DiskStore {
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         self.shared.check()?;
-        self.ask(|reply| Op::Reap(limit, reply)).await
+        self.ask(|reply| WriterOp::Reap(limit, reply)).await
     }
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
         self.shared.check()?;
-        self.ask(Op::Probe).await
+        self.ask(WriterOp::Probe).await
     }
 
     async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {

@@ -19,32 +19,35 @@ use retrysafe_core::machine::{Decision, Event, decide};
 use retrysafe_core::scope::Id;
 use retrysafe_core::time::Time;
 
-use super::Settings;
+use super::StoreSettings;
 use super::create::{STORE, create, remove_unfinished};
 use super::error::OpenError;
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 use super::format::{BATCH_BYTES, ENTRY_BYTES, EntryHeader, EntryPlace, PAGE};
-use super::index::{Entry, Index, Mark, SHARDS, prefix_of};
-use super::log::{Batch, Log, Reserve};
-use super::read::Shared;
-use super::recover::{End, Found, Reader, check_finished, find};
-use super::segments::{Segment, Segments};
+use super::index::{IndexEntry, ReapMark, RecordIndex, SHARDS, prefix_of};
+use super::log::{LogWriter, PendingBatch, ReserveUse};
+use super::read::LogReader;
+use super::recover::{FoundStore, LogEnd, Reader, check_finished, find};
+use super::segments::{RingSegment, SegmentRing};
 
 /// How far the wall clock may be ahead of the store's mark. Longer than a store is out of use as a
 /// rule; a clock that is further ahead is rather wrong, and would expire everything.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-impl Log {
+impl LogWriter {
     /// Opens the store in a folder, or creates one if the folder is empty.
-    pub(crate) fn open(folder: Arc<dyn Folder>, settings: Settings) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        folder: Arc<dyn StoreFolder>,
+        settings: StoreSettings,
+    ) -> Result<Self, OpenError> {
         check_finished(&*folder)?;
         Self::open_unfinished(folder, settings)
     }
 
     /// The same, also where not every key is in the folder yet: only for whoever puts them there.
     pub(crate) fn open_unfinished(
-        folder: Arc<dyn Folder>,
-        mut settings: Settings,
+        folder: Arc<dyn StoreFolder>,
+        mut settings: StoreSettings,
     ) -> Result<Self, OpenError> {
         let names = folder.names().map_err(OpenError::io("list", "."))?;
         if !names.iter().any(|name| name == STORE) {
@@ -54,7 +57,7 @@ impl Log {
         settings.segment_bytes = found.store.segment_bytes;
         let end = found.end()?;
         check_clock(&settings, Time::from_ms(end.state.clock))?;
-        let mut builder = IndexBuilder { found: &found, index: Index::new() };
+        let mut builder = IndexBuilder { found: &found, index: RecordIndex::new() };
         let replayed = found.read_log(&*folder, &end, &mut builder)?;
         let index = builder.index;
         // Everything is read and sound; from here on the folder may be changed.
@@ -69,7 +72,7 @@ impl Log {
 
     /// Takes the store over: makes durable what was read, and makes unknown what was in progress,
     /// for that has lost its owner. Durable before anybody is served, like the mark of the clock.
-    fn take_over(&mut self, end: &End) -> Result<(), OpenError> {
+    fn take_over(&mut self, end: &LogEnd) -> Result<(), OpenError> {
         let flushed = self.folder.flush().and_then(|()| self.folder.flush_parents());
         flushed.map_err(OpenError::io("flush", "."))?;
         self.renew_header(end)?;
@@ -83,7 +86,7 @@ impl Log {
                 continue;
             };
             let unknown = write.onto(&record, now, self.sequence + 1);
-            self.append(&unknown, record.version, Reserve::Usable).map_err(no_room)?;
+            self.append(&unknown, record.version, ReserveUse::Usable).map_err(no_room)?;
             self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
             if self.is_batch_full() {
                 self.flush_opening()?;
@@ -96,8 +99,8 @@ impl Log {
     }
 
     /// Writes the newest segment's header anew if it is in doubt. Nothing else stands in its page,
-    /// and nothing that is after it needs it: see [`Found::end`].
-    fn renew_header(&mut self, end: &End) -> Result<(), OpenError> {
+    /// and nothing that is after it needs it: see [`FoundStore::end`].
+    fn renew_header(&mut self, end: &LogEnd) -> Result<(), OpenError> {
         let Some((_, file)) = self.segments.newest().filter(|_| end.is_header_in_doubt) else {
             return Ok(());
         };
@@ -114,7 +117,7 @@ impl Log {
     }
 
     /// Puts what the last batch holds into the first of this owner.
-    fn renew_last(&mut self, end: &End) -> Result<(), OpenError> {
+    fn renew_last(&mut self, end: &LogEnd) -> Result<(), OpenError> {
         let Some((last, (_, file))) = end.last.zip(self.segments.newest()) else { return Ok(()) };
         let mut body = vec![0; last.length as usize];
         let at = u64::from(last.offset) + BATCH_BYTES as u64;
@@ -144,7 +147,7 @@ fn no_room(error: retrysafe_core::store::StoreError) -> OpenError {
 }
 
 /// Refuses a clock that would expire everything.
-pub(crate) fn check_clock(settings: &Settings, mark: Time) -> Result<(), OpenError> {
+pub(crate) fn check_clock(settings: &StoreSettings, mark: Time) -> Result<(), OpenError> {
     let now = settings.clock.now();
     // A store that was just created has no mark.
     let is_new = mark.as_ms() == 0;
@@ -156,27 +159,27 @@ pub(crate) fn check_clock(settings: &Settings, mark: Time) -> Result<(), OpenErr
 
 /// Makes an index of what is read.
 struct IndexBuilder<'a> {
-    found: &'a Found,
-    index: Index,
+    found: &'a FoundStore,
+    index: RecordIndex,
 }
 
 impl Reader for IndexBuilder<'_> {
-    fn snapshot_entry(&mut self, entry: Entry) {
+    fn snapshot_entry(&mut self, entry: IndexEntry) {
         self.index.put(entry, 0);
     }
 
     fn forget_snapshot(&mut self) {
-        self.index = Index::new();
+        self.index = RecordIndex::new();
     }
 
-    fn reaped(&mut self, mark: Mark) {
+    fn reaped(&mut self, mark: ReapMark) {
         self.index.reap(mark, usize::MAX, drop);
     }
 
     fn entry(&mut self, header: &EntryHeader, slot: u16, at: u32, _record: &[u8]) {
         let EntryHeader { id, version, previous, due, standing, length } = *header;
         let prefix = prefix_of(&id);
-        let entry = Entry::new(prefix, version, due, standing, (slot, at, length));
+        let entry = IndexEntry::new(prefix, version, due, standing, (slot, at, length));
         if previous != 0 && self.index.get(prefix, previous).is_some() {
             self.index.put(entry, previous);
             return;
@@ -198,8 +201,8 @@ impl Reader for IndexBuilder<'_> {
     }
 }
 
-impl Found {
-    fn id_of(&self, entry: &Entry) -> Option<Id> {
+impl FoundStore {
+    fn id_of(&self, entry: &IndexEntry) -> Option<Id> {
         let file = self.files.get(usize::from(entry.slot))?;
         let offset = entry.offset.checked_sub(ENTRY_BYTES as u32)?;
         let mut bytes = [0; ENTRY_BYTES];
@@ -209,19 +212,25 @@ impl Found {
         EntryHeader::decode(&bytes, place).map(|header| header.id)
     }
 
-    fn into_log(self, folder: Arc<dyn Folder>, settings: Settings, end: &End, index: Index) -> Log {
+    fn into_log(
+        self,
+        folder: Arc<dyn StoreFolder>,
+        settings: StoreSettings,
+        end: &LogEnd,
+        index: RecordIndex,
+    ) -> LogWriter {
         let mark = Time::from_ms(end.state.clock);
         let clock = settings.clock.clone().starting_at_least(mark);
-        let with_generation = |(file, generation): (&Arc<dyn File>, &u64)| {
+        let with_generation = |(file, generation): (&Arc<dyn StoreFile>, &u64)| {
             let stop = self.end_of_generation(*generation, end);
-            Segment::new(Arc::clone(file), *generation, stop)
+            RingSegment::new(Arc::clone(file), *generation, stop)
         };
         let all = self.files.iter().zip(&self.generations).map(with_generation).collect();
-        let mut segments = Segments::opened(all, end.state.oldest, end.oldest_for_sure);
+        let mut segments = SegmentRing::opened(all, end.state.oldest, end.oldest_for_sure);
         for entry in (0..SHARDS).flat_map(|number| index.shard(number)) {
             segments.gained(entry.slot, entry.length);
         }
-        let shared = Shared {
+        let shared = LogReader {
             index,
             clock,
             folder: Arc::clone(&folder),
@@ -232,7 +241,7 @@ impl Found {
             looked: Mutex::new(Instant::now()),
             abandoned: AtomicUsize::new(0),
         };
-        Log {
+        LogWriter {
             shared: Arc::new(shared),
             folder,
             settings,
@@ -243,7 +252,7 @@ impl Found {
             sequence: end.state.sequence,
             reaped: end.state.reaped,
             clock_mark: mark,
-            batch: Batch::new(),
+            batch: PendingBatch::new(),
             reaps: Default::default(),
             cleaning: None,
             snapshots: Default::default(),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
 
-use super::index::{Mark, prefix_of};
-use super::log::{Answer, Log, Reply, Reserve};
+use super::index::{ReapMark, prefix_of};
+use super::log::{Answer, LogWriter, Reply, ReserveUse};
 
 /// How many records are reaped between two batches: a fraction of a millisecond, so that nobody
 /// waits for the reaper.
@@ -23,7 +23,7 @@ const CLOCK_MARK_AGE_MAX: Duration = Duration::from_secs(3_600);
 
 /// Something that is asked of the writer.
 #[derive(Debug)]
-pub(crate) enum Op {
+pub(crate) enum WriterOp {
     Insert(Box<First>, Reply<Inserted>),
     Swap(Box<(Record, Write)>, Reply<Swapped>),
     Reap(usize, Reply<usize>),
@@ -34,22 +34,24 @@ pub(crate) enum Op {
 
 /// A reap that goes on from batch to batch.
 #[derive(Debug)]
-pub(crate) struct Reaping {
+pub(crate) struct PendingReap {
     left: usize,
     done: usize,
     reply: Reply<usize>,
 }
 
-impl Log {
+impl LogWriter {
     /// Does what is asked, durably, and answers.
-    pub(crate) fn commit(&mut self, ops: impl IntoIterator<Item = Op>) {
+    pub(crate) fn commit(&mut self, ops: impl IntoIterator<Item = WriterOp>) {
         for op in ops {
             match op {
-                Op::Insert(first, reply) => self.insert(&first, reply),
-                Op::Swap(from, reply) => self.swap(&from.0, &from.1, reply),
-                Op::Probe(reply) => self.probe(reply),
-                Op::Close => {}
-                Op::Reap(left, reply) => self.reaps.push_back(Reaping { left, done: 0, reply }),
+                WriterOp::Insert(first, reply) => self.insert(&first, reply),
+                WriterOp::Swap(from, reply) => self.swap(&from.0, &from.1, reply),
+                WriterOp::Probe(reply) => self.probe(reply),
+                WriterOp::Close => {}
+                WriterOp::Reap(left, reply) => {
+                    self.reaps.push_back(PendingReap { left, done: 0, reply })
+                }
             }
             if self.is_batch_full() {
                 self.flush();
@@ -91,7 +93,7 @@ impl Log {
             Ok(expired) => expired.map_or(0, |record| record.version),
         };
         let record = first.record(now, self.sequence + 1);
-        match self.append(&record, previous, Reserve::Kept) {
+        match self.append(&record, previous, ReserveUse::Kept) {
             Err(error) => drop(reply.send(Err(error))),
             Ok(()) => {
                 let answer = Stamped { now, value: Inserted::New(record) };
@@ -116,7 +118,7 @@ impl Log {
             return drop(reply.send(lost));
         }
         let record = write.onto(from, now, self.sequence + 1);
-        match self.append(&record, from.version, Reserve::Usable) {
+        match self.append(&record, from.version, ReserveUse::Usable) {
             Err(error) => drop(reply.send(Err(error))),
             Ok(()) => {
                 let answer = Stamped { now, value: Swapped::Done(record) };
@@ -152,7 +154,7 @@ impl Log {
         let step = reaping.left.min(REAP_STEP);
         let segments = &mut self.segments;
         let index = &self.shared.index;
-        let until = Mark { due: now.as_ms(), version: u64::MAX };
+        let until = ReapMark { due: now.as_ms(), version: u64::MAX };
         let (done, last) = index.reap(until, step, |entry| segments.lost(entry.slot, entry.length));
         if let Some(last) = last {
             self.reaped = last;

@@ -20,9 +20,9 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Census, Cursor, Filter, Page, Query, StoreError, StoreErrorKind};
 use retrysafe_core::time::Time;
 
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 use super::format::{ENTRY_BYTES, EntryHeader, EntryPlace};
-use super::index::{Entry, Index, SHARDS, prefix_of};
+use super::index::{IndexEntry, RecordIndex, SHARDS, prefix_of};
 use super::segments::name_of;
 use crate::stores::clock::Clock;
 
@@ -40,14 +40,14 @@ const FILES_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What readers and the writer share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) index: Index,
+pub(crate) struct LogReader {
+    pub(crate) index: RecordIndex,
     pub(crate) clock: Clock,
-    pub(crate) folder: Arc<dyn Folder>,
+    pub(crate) folder: Arc<dyn StoreFolder>,
     /// The store's random number.
     pub(crate) store: u64,
     /// The segments, by slot. Slots are never given up.
-    pub(crate) files: RwLock<Vec<Arc<dyn File>>>,
+    pub(crate) files: RwLock<Vec<Arc<dyn StoreFile>>>,
     /// The generation of each segment, by slot.
     pub(crate) generations: Mutex<Vec<u64>>,
     /// Why the store refuses everything, if it does.
@@ -60,12 +60,12 @@ pub(crate) struct Shared {
 
 /// A record's bytes that are not that record.
 #[derive(Debug)]
-pub(crate) enum Unread {
+pub(crate) enum UnreadRecord {
     Damaged,
     Io(io::Error),
 }
 
-impl Shared {
+impl LogReader {
     /// Refuses everything after a failed write or flush: what the disk holds is not known until the
     /// store is opened anew and verified. A later flush that succeeds proves nothing.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
@@ -130,19 +130,19 @@ impl Shared {
     }
 
     /// The record that an entry stands for.
-    pub(crate) fn read(&self, entry: &Entry) -> Result<Record, Unread> {
+    pub(crate) fn read(&self, entry: &IndexEntry) -> Result<Record, UnreadRecord> {
         let mut bytes = vec![0; entry.length as usize];
         self.read_at(entry.slot, u64::from(entry.offset), &mut bytes)?;
         Record::decode(Bytes::from(bytes))
             .ok()
             .filter(|record| record.version == entry.version)
             .filter(|record| prefix_of(&record.id) == entry.prefix)
-            .ok_or(Unread::Damaged)
+            .ok_or(UnreadRecord::Damaged)
     }
 
     /// The whole id of an entry whose record cannot be read: it stands before the record, too. If
     /// even that is damaged, the part that the index knows.
-    pub(crate) fn id_of(&self, entry: &Entry) -> Id {
+    pub(crate) fn id_of(&self, entry: &IndexEntry) -> Id {
         self.header_of(entry)
             .map(|header| header.id)
             .filter(|id| prefix_of(id) == entry.prefix)
@@ -154,7 +154,7 @@ impl Shared {
     }
 
     /// What stands before an entry's record in the log, if it is intact.
-    pub(crate) fn header_of(&self, entry: &Entry) -> Option<EntryHeader> {
+    pub(crate) fn header_of(&self, entry: &IndexEntry) -> Option<EntryHeader> {
         let mut bytes = [0; ENTRY_BYTES];
         let offset = entry.offset.checked_sub(ENTRY_BYTES as u32)?;
         self.read_at(entry.slot, u64::from(offset), &mut bytes).ok()?;
@@ -163,11 +163,16 @@ impl Shared {
         EntryHeader::decode(&bytes, EntryPlace { store: self.store, generation, offset })
     }
 
-    pub(crate) fn read_at(&self, slot: u16, offset: u64, into: &mut [u8]) -> Result<(), Unread> {
+    pub(crate) fn read_at(
+        &self,
+        slot: u16,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), UnreadRecord> {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
-        let file = files.get(usize::from(slot)).map(Arc::clone).ok_or(Unread::Damaged)?;
+        let file = files.get(usize::from(slot)).map(Arc::clone).ok_or(UnreadRecord::Damaged)?;
         drop(files);
-        file.read(into, offset).map_err(Unread::Io)
+        file.read(into, offset).map_err(UnreadRecord::Io)
     }
 
     /// One page of a scan. The order is that of ids, so a cursor is an id and outlives a restart.
@@ -175,7 +180,8 @@ impl Shared {
         self.check_folder()?;
         let after = query.after.as_ref().map(read_cursor).transpose()?;
         let now = self.clock.now();
-        let mut walk = Walk { shared: self, query, now, after, page: Page::default(), reads: 0 };
+        let mut walk =
+            PageWalk { shared: self, query, now, after, page: Page::default(), reads: 0 };
         match (&query.filter.scope, query.filter.key) {
             (Some(scope), Some(key)) => walk.one(Id::of(scope, &key))?,
             (Some(_) | None, _) => walk.many()?,
@@ -190,7 +196,7 @@ impl Shared {
         let below = query.after.as_ref().map_or(Ok(u64::MAX), Cursor::version)?;
         let now = self.clock.now();
         let mut walk =
-            Walk { shared: self, query, now, after: None, page: Page::default(), reads: 0 };
+            PageWalk { shared: self, query, now, after: None, page: Page::default(), reads: 0 };
         let entries = self.last_entries(query.filter.standing, below);
         let is_cut = entries.len() == READS_MAX;
         for (at, entry) in entries.iter().enumerate() {
@@ -209,13 +215,13 @@ impl Shared {
     }
 
     /// The entries that were written last below a version, the last first, at most [`READS_MAX`].
-    fn last_entries(&self, standing: Option<Standing>, below: u64) -> Vec<Entry> {
-        let mut last: Vec<Entry> = Vec::new();
-        let newest_first = |last: &mut Vec<Entry>| {
+    fn last_entries(&self, standing: Option<Standing>, below: u64) -> Vec<IndexEntry> {
+        let mut last: Vec<IndexEntry> = Vec::new();
+        let newest_first = |last: &mut Vec<IndexEntry>| {
             last.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.version));
             last.truncate(READS_MAX);
         };
-        let parts: Box<dyn Iterator<Item = Vec<Entry>>> = match standing {
+        let parts: Box<dyn Iterator<Item = Vec<IndexEntry>>> = match standing {
             Some(Standing::InProgress) => Box::new(std::iter::once(self.index.running(u64::MAX))),
             Some(Standing::Unknown) => Box::new(std::iter::once(self.index.unknown())),
             Some(Standing::Completed | Standing::FailedRetryable) | None => {
@@ -223,7 +229,7 @@ impl Shared {
             }
         };
         for part in parts {
-            let fits = |entry: &Entry| {
+            let fits = |entry: &IndexEntry| {
                 entry.version < below && standing.is_none_or(|standing| entry.standing == standing)
             };
             last.extend(part.into_iter().filter(fits));
@@ -244,31 +250,33 @@ impl Shared {
         let (unknown, since) = self.index.count_unknown();
         Ok(Census {
             records: Some(self.index.len() as u64),
-            bytes: Some(bytes.map_err(Unread::Io)?),
+            bytes: Some(bytes.map_err(UnreadRecord::Io)?),
             unknown: unknown as u64,
             unknown_since: since.map(Time::from_ms),
         })
     }
 }
 
-impl From<Unread> for StoreError {
-    fn from(unread: Unread) -> Self {
+impl From<UnreadRecord> for StoreError {
+    fn from(unread: UnreadRecord) -> Self {
         match unread {
-            Unread::Damaged => Self::not_applied(StoreErrorKind::Damaged),
-            Unread::Io(error) => Self::not_applied(StoreErrorKind::Unavailable).because(error),
+            UnreadRecord::Damaged => Self::not_applied(StoreErrorKind::Damaged),
+            UnreadRecord::Io(error) => {
+                Self::not_applied(StoreErrorKind::Unavailable).because(error)
+            }
         }
     }
 }
 
-impl From<io::Error> for Unread {
+impl From<io::Error> for UnreadRecord {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
 /// A walk through the records of a page.
-struct Walk<'a> {
-    shared: &'a Shared,
+struct PageWalk<'a> {
+    shared: &'a LogReader,
     query: &'a Query,
     now: Time,
     after: Option<Id>,
@@ -276,7 +284,7 @@ struct Walk<'a> {
     reads: usize,
 }
 
-impl Walk<'_> {
+impl PageWalk<'_> {
     fn one(&mut self, id: Id) -> Result<(), StoreError> {
         if self.after.is_some_and(|after| id <= after) {
             return Ok(());
@@ -320,7 +328,7 @@ impl Walk<'_> {
     }
 
     /// Adds those of some entries that match, in id order. Says whether there is room for more.
-    fn each(&mut self, mut entries: Vec<Entry>) -> Result<bool, StoreError> {
+    fn each(&mut self, mut entries: Vec<IndexEntry>) -> Result<bool, StoreError> {
         let from = self.after.map_or(0, |id| prefix_of(&id));
         entries.retain(|entry| entry.prefix >= from);
         if let Some(digits) = self.query.filter.id {
@@ -362,7 +370,7 @@ impl Walk<'_> {
     }
 
     /// Reads entries whose ids begin alike, in id order. `None` stands for a damaged record.
-    fn in_order(&mut self, alike: &[Entry]) -> Result<Vec<(Id, Option<Record>)>, StoreError> {
+    fn in_order(&mut self, alike: &[IndexEntry]) -> Result<Vec<(Id, Option<Record>)>, StoreError> {
         let mut found = Vec::with_capacity(alike.len());
         for entry in alike {
             self.reads += 1;
@@ -375,11 +383,11 @@ impl Walk<'_> {
     }
 
     /// Reads an entry's record as it is now, which may be another version than the entry's.
-    fn current(&self, entry: Entry) -> Result<Option<(Id, Option<Record>)>, StoreError> {
+    fn current(&self, entry: IndexEntry) -> Result<Option<(Id, Option<Record>)>, StoreError> {
         match self.shared.read(&entry) {
             Ok(record) => Ok(Some((record.id, Some(record)))),
-            Err(Unread::Io(error)) => Err(Unread::Io(error).into()),
-            Err(Unread::Damaged) => {
+            Err(UnreadRecord::Io(error)) => Err(UnreadRecord::Io(error).into()),
+            Err(UnreadRecord::Damaged) => {
                 let moved = self.shared.index.get(entry.prefix, entry.version);
                 if moved.is_some_and(|now| now.is_same(&entry)) {
                     return Ok(Some((self.shared.id_of(&entry), None)));

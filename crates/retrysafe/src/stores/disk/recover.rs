@@ -8,17 +8,17 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::batch::{Next, Place, latest_generation};
+use super::batch::{NextBatch, SegmentPlace, latest_generation};
 use super::create::{SEGMENTS_FIRST, STORE, UNFINISHED};
 use super::error::OpenError;
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 use super::format::{
-    BATCH_BYTES, BatchHeader, EntryHeader, LogState, PAGE, SEGMENT_HEADER_BYTES, STORE_BYTES,
-    SegmentHeader, StoreFile, StoreFileError,
+    BATCH_BYTES, BatchHeader, DescriptionError, EntryHeader, LogState, PAGE, SEGMENT_HEADER_BYTES,
+    STORE_BYTES, SegmentHeader, StoreDescription,
 };
-use super::index::{Entry, Mark};
+use super::index::{IndexEntry, ReapMark};
 use super::segments::{is_segment, name_of};
-use super::snapshot::{self, Position};
+use super::snapshot::{self, LogPosition};
 
 /// How much of a segment is looked through whose first page is blank. A batch is a mebibyte at the most
 /// or one record, so there is one in these if the segment is in use and has lost its first pages; a
@@ -29,19 +29,19 @@ const BROKEN: &str = "a batch that was flushed does not verify";
 
 /// The segments of a store as they are found.
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) store: StoreFile,
-    pub(crate) files: Vec<Arc<dyn File>>,
+pub(crate) struct FoundStore {
+    pub(crate) store: StoreDescription,
+    pub(crate) files: Vec<Arc<dyn StoreFile>>,
     /// The segments that were ever in use, by generation.
     pub(crate) headers: BTreeMap<u64, (usize, SegmentHeader)>,
     /// The generation of each segment, by slot; zero if it was never in use.
     pub(crate) generations: Vec<u64>,
     /// The segments without a header that verifies, and how their first page looks.
-    unmarked: Vec<(usize, Unmarked)>,
+    unmarked: Vec<(usize, UnmarkedSegment)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unmarked {
+enum UnmarkedSegment {
     /// Never in use.
     Blank,
     /// Being taken into use when a crash came, or damaged.
@@ -50,7 +50,7 @@ enum Unmarked {
 
 /// Where the log ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
+pub(crate) struct LogEnd {
     pub(crate) generation: u64,
     pub(crate) offset: u32,
     pub(crate) state: LogState,
@@ -67,17 +67,17 @@ pub(crate) struct End {
 /// Whoever is shown the log, in order.
 pub(crate) trait Reader {
     /// An entry of the snapshot, with which the log begins.
-    fn snapshot_entry(&mut self, entry: Entry);
+    fn snapshot_entry(&mut self, entry: IndexEntry);
     /// The snapshot turned out not to verify: everything it has shown is void.
     fn forget_snapshot(&mut self);
     /// Settled records up to this mark were reaped.
-    fn reaped(&mut self, mark: Mark);
+    fn reaped(&mut self, mark: ReapMark);
     /// An entry, in which slot its record stands and from which byte on, and its record.
     fn entry(&mut self, header: &EntryHeader, slot: u16, at: u32, record: &[u8]);
 }
 
 /// Reads the file `store`.
-pub(crate) fn read_store(folder: &dyn Folder) -> Result<StoreFile, OpenError> {
+pub(crate) fn read_store(folder: &dyn StoreFolder) -> Result<StoreDescription, OpenError> {
     let read = || {
         let file = folder.open(STORE)?;
         let mut bytes = vec![0; (file.bytes()? as usize).min(STORE_BYTES + 1)];
@@ -85,15 +85,15 @@ pub(crate) fn read_store(folder: &dyn Folder) -> Result<StoreFile, OpenError> {
         Ok(bytes)
     };
     let bytes = read().map_err(OpenError::io("read", STORE))?;
-    StoreFile::decode(&bytes).map_err(|error| match error {
-        StoreFileError::NotOurs => OpenError::NotAStore { found: STORE.into() },
-        StoreFileError::Version(found) => OpenError::Format { found },
-        StoreFileError::Damaged => OpenError::damaged(STORE, 0, "the checksum does not fit"),
+    StoreDescription::decode(&bytes).map_err(|error| match error {
+        DescriptionError::NotOurs => OpenError::NotAStore { found: STORE.into() },
+        DescriptionError::Version(found) => OpenError::Format { found },
+        DescriptionError::Damaged => OpenError::damaged(STORE, 0, "the checksum does not fit"),
     })
 }
 
 /// Refuses a folder to which a salvage did not come to its end.
-pub(crate) fn check_finished(folder: &dyn Folder) -> Result<(), OpenError> {
+pub(crate) fn check_finished(folder: &dyn StoreFolder) -> Result<(), OpenError> {
     let names = folder.names().map_err(OpenError::io("list", "."))?;
     if names.iter().any(|name| name == UNFINISHED) {
         return Err(OpenError::Unfinished);
@@ -102,12 +102,12 @@ pub(crate) fn check_finished(folder: &dyn Folder) -> Result<(), OpenError> {
 }
 
 /// Finds the segments and reads their headers.
-pub(crate) fn find(folder: &dyn Folder) -> Result<Found, OpenError> {
+pub(crate) fn find(folder: &dyn StoreFolder) -> Result<FoundStore, OpenError> {
     let store = read_store(folder)?;
     let names = folder.names().map_err(OpenError::io("list", "."))?;
     let names: HashSet<String> = names.into_iter().collect();
     let count = names.iter().filter(|name| is_segment(name)).count().max(SEGMENTS_FIRST);
-    let mut found = Found {
+    let mut found = FoundStore {
         store,
         files: Vec::with_capacity(count),
         headers: BTreeMap::new(),
@@ -123,7 +123,7 @@ pub(crate) fn find(folder: &dyn Folder) -> Result<Found, OpenError> {
         found.files.push(file);
         let Some(header) = SegmentHeader::decode(&first) else {
             let is_blank = first.iter().all(|byte| *byte == 0);
-            let looks = if is_blank { Unmarked::Blank } else { Unmarked::Broken };
+            let looks = if is_blank { UnmarkedSegment::Blank } else { UnmarkedSegment::Broken };
             found.unmarked.push((slot, looks));
             continue;
         };
@@ -143,10 +143,10 @@ pub(crate) fn find(folder: &dyn Folder) -> Result<Found, OpenError> {
 
 /// Opens a segment and reads the bytes of its header.
 fn read_first(
-    folder: &dyn Folder,
+    folder: &dyn StoreFolder,
     name: &str,
     segment_bytes: u32,
-) -> Result<(Arc<dyn File>, Vec<u8>), OpenError> {
+) -> Result<(Arc<dyn StoreFile>, Vec<u8>), OpenError> {
     let file = folder.open(name).map_err(OpenError::io("open", name))?;
     let bytes = file.bytes().map_err(OpenError::io("read", name))?;
     if bytes != u64::from(segment_bytes) {
@@ -157,33 +157,33 @@ fn read_first(
     Ok((file, first))
 }
 
-impl Found {
+impl FoundStore {
     /// A segment of the log, to be read.
-    pub(crate) fn place(&self, generation: u64) -> Result<(usize, Place<'_>), OpenError> {
+    pub(crate) fn place(&self, generation: u64) -> Result<(usize, SegmentPlace<'_>), OpenError> {
         let missing = || OpenError::damaged("the log", 0, "a segment of the log is missing");
         let (slot, _) = self.headers.get(&generation).ok_or_else(missing)?;
         let place = self.place_in(*slot, generation).ok_or_else(missing)?;
         Ok((*slot, place))
     }
 
-    fn place_in(&self, slot: usize, generation: u64) -> Option<Place<'_>> {
-        let StoreFile { store, segment_bytes } = self.store;
+    fn place_in(&self, slot: usize, generation: u64) -> Option<SegmentPlace<'_>> {
+        let StoreDescription { store, segment_bytes } = self.store;
         let file = self.files.get(slot)?;
-        Some(Place { file: &**file, store, generation, bytes: segment_bytes })
+        Some(SegmentPlace { file: &**file, store, generation, bytes: segment_bytes })
     }
 
     /// Finds where the log ends.
-    pub(crate) fn end(&self) -> Result<End, OpenError> {
+    pub(crate) fn end(&self) -> Result<LogEnd, OpenError> {
         let newest = self.headers.last_key_value();
         let generation = newest.map_or(0, |(generation, _)| *generation);
         self.check_unmarked(generation)?;
         let Some((_, (slot, header))) = newest else {
             // Nothing was ever written: the first batch will turn to the first segment.
-            let reaped = Mark::default();
+            let reaped = ReapMark::default();
             let state = LogState { oldest: 1, sequence: 0, clock: 0, slots: 0, reaped };
-            let StoreFile { store, segment_bytes: offset } = self.store;
+            let StoreDescription { store, segment_bytes: offset } = self.store;
             let header = SegmentHeader { store, generation, previous_end: 0, state };
-            return Ok(End {
+            return Ok(LogEnd {
                 generation,
                 offset,
                 state,
@@ -202,9 +202,9 @@ impl Found {
     }
 
     /// Reads the newest segment to its end.
-    fn end_of(&self, generation: u64, header: SegmentHeader) -> Result<End, OpenError> {
+    fn end_of(&self, generation: u64, header: SegmentHeader) -> Result<LogEnd, OpenError> {
         let (_, place) = self.place(generation)?;
-        let mut end = End {
+        let mut end = LogEnd {
             generation,
             offset: PAGE as u32,
             state: header.state,
@@ -216,13 +216,13 @@ impl Found {
         let mut body = Vec::new();
         loop {
             match place.next(end.offset, &mut body).map_err(OpenError::io("read", "."))? {
-                Next::Batch(batch) => {
+                NextBatch::Batch(batch) => {
                     end.oldest_for_sure = end.state.oldest;
                     (end.offset, end.state, end.last) = (batch.end(), batch.state, Some(batch));
                     end.is_header_in_doubt &= batch.after < PAGE as u32;
                 }
-                Next::End => break,
-                Next::Broken => return Err(OpenError::damaged("", end.offset.into(), BROKEN)),
+                NextBatch::End => break,
+                NextBatch::Broken => return Err(OpenError::damaged("", end.offset.into(), BROKEN)),
             }
         }
         // A batch that a crash has torn was begun after the segment's header was flushed, too.
@@ -267,8 +267,8 @@ impl Found {
             let name = name_of(*slot);
             let Some(file) = self.files.get(*slot) else { continue };
             let until = match looks {
-                Unmarked::Blank => self.store.segment_bytes.min(BLANK_BYTES_READ),
-                Unmarked::Broken => self.store.segment_bytes,
+                UnmarkedSegment::Blank => self.store.segment_bytes.min(BLANK_BYTES_READ),
+                UnmarkedSegment::Broken => self.store.segment_bytes,
             };
             let latest = latest_generation(&**file, &self.store, until);
             let is_damaged = latest.map_err(OpenError::io("read", &name))?.is_some_and(
@@ -287,8 +287,8 @@ impl Found {
     /// Says how many bytes of batches there were.
     pub(crate) fn read_log(
         &self,
-        folder: &dyn Folder,
-        end: &End,
+        folder: &dyn StoreFolder,
+        end: &LogEnd,
         reader: &mut impl Reader,
     ) -> Result<u64, OpenError> {
         let from = self.read_snapshot(folder, end, reader)?;
@@ -296,15 +296,19 @@ impl Found {
     }
 
     /// Where the log begins.
-    pub(crate) fn beginning(&self, end: &End) -> Position {
-        Position { generation: end.state.oldest, offset: PAGE as u32, reaped: Mark::default() }
+    pub(crate) fn beginning(&self, end: &LogEnd) -> LogPosition {
+        LogPosition {
+            generation: end.state.oldest,
+            offset: PAGE as u32,
+            reaped: ReapMark::default(),
+        }
     }
 
     /// Shows the batches of the log from a position on.
     pub(crate) fn read_batches(
         &self,
-        end: &End,
-        from: Position,
+        end: &LogEnd,
+        from: LogPosition,
         reader: &mut impl Reader,
     ) -> Result<u64, OpenError> {
         let (mut bytes, mut reaped) = (0, from.reaped);
@@ -323,7 +327,7 @@ impl Found {
     }
 
     /// Where the batches of a segment of the log end.
-    pub(crate) fn end_of_generation(&self, generation: u64, end: &End) -> u32 {
+    pub(crate) fn end_of_generation(&self, generation: u64, end: &LogEnd) -> u32 {
         match self.headers.get(&(generation + 1)) {
             Some((_, next)) => next.previous_end,
             None => end.offset,
@@ -332,10 +336,10 @@ impl Found {
 
     fn read_segment(
         &self,
-        place: Place<'_>,
+        place: SegmentPlace<'_>,
         slot: u16,
         range: Range<u32>,
-        reaped: &mut Mark,
+        reaped: &mut ReapMark,
         reader: &mut impl Reader,
     ) -> Result<(), OpenError> {
         let mut body = Vec::new();
@@ -343,7 +347,7 @@ impl Found {
         while at < range.end {
             let damaged = || OpenError::damaged("", u64::from(at), BROKEN);
             let next = place.next(at, &mut body).map_err(OpenError::io("read", "."))?;
-            let Next::Batch(batch) = next else { return Err(damaged()) };
+            let NextBatch::Batch(batch) = next else { return Err(damaged()) };
             if batch.end() > range.end {
                 return Err(damaged());
             }
@@ -366,10 +370,10 @@ impl Found {
     /// Shows the entries of the snapshot, and says from where on the log must be read.
     fn read_snapshot(
         &self,
-        folder: &dyn Folder,
-        end: &End,
+        folder: &dyn StoreFolder,
+        end: &LogEnd,
         reader: &mut impl Reader,
-    ) -> Result<Position, OpenError> {
+    ) -> Result<LogPosition, OpenError> {
         let Ok(file) = folder.open(snapshot::NAME) else { return Ok(self.beginning(end)) };
         let slot_of = |generation: u64| {
             let (slot, _) =

@@ -23,19 +23,19 @@ use retrysafe_core::time::Time;
 use super::create::{STORE, UNFINISHED, check_vacant};
 use super::doctor::is_intact;
 use super::error::OpenError;
-use super::files::Folder;
-use super::folder::RealFolder;
+use super::files::StoreFolder;
+use super::folder::LockedFolder;
 use super::format::{ENTRY_BYTES, EntryHeader};
-use super::log::{Log, Reserve};
+use super::log::{LogWriter, ReserveUse};
 use super::open::check_clock;
 use super::recover::check_finished;
 use super::segments::name_of;
-use super::survey::{Part, Survey};
-use super::{DiskOptions, Settings};
+use super::survey::{StoreSurvey, SurveyPart};
+use super::{DiskOptions, StoreSettings};
 
 /// What was saved, and what was not.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Salvage {
+pub struct SalvageReport {
     /// How many records were copied as they were.
     pub copied: u64,
     /// The keys that are held as unknown in the new store.
@@ -90,7 +90,7 @@ const GIVEN_UP: &str = "its record was found in a part of the log that is no lon
 
 /// Where a version of a record stands.
 #[derive(Clone, Copy, Debug)]
-struct Sighting {
+struct SeenVersion {
     version: u64,
     segment: usize,
     at: u32,
@@ -102,10 +102,10 @@ struct Sighting {
 
 /// What was seen of an id.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    latest: Sighting,
+struct SeenKey {
+    latest: SeenVersion,
     /// An older version that is intact, where the latest is not.
-    intact: Option<Sighting>,
+    intact: Option<SeenVersion>,
     /// Whether it was seen in the log, not only in segments that were given up.
     is_in_log: bool,
 }
@@ -120,23 +120,23 @@ pub fn salvage(
     from: impl AsRef<Path>,
     to: impl AsRef<Path>,
     options: DiskOptions,
-) -> Result<Salvage, SalvageError> {
-    let damaged = RealFolder::look_at(from.as_ref()).map_err(SalvageError::From)?;
-    let survey = Survey::of(&damaged).map_err(SalvageError::From)?;
+) -> Result<SalvageReport, SalvageError> {
+    let damaged = LockedFolder::look_at(from.as_ref()).map_err(SalvageError::From)?;
+    let survey = StoreSurvey::of(&damaged).map_err(SalvageError::From)?;
     let mut settings = options.settings;
     let mark = Time::from_ms(survey.state.clock);
     check_clock(&settings, mark).map_err(SalvageError::From)?;
     settings.clock = settings.clock.starting_at_least(mark);
     settings.segment_bytes = survey.store.segment_bytes;
-    let new = RealFolder::own(to.as_ref(), settings.create).map_err(SalvageError::To)?;
+    let new = LockedFolder::own(to.as_ref(), settings.create).map_err(SalvageError::To)?;
     salvage_to(&survey, Arc::new(new), settings)
 }
 
 pub(crate) fn salvage_to(
-    survey: &Survey,
-    new: Arc<dyn Folder>,
-    settings: Settings,
-) -> Result<Salvage, SalvageError> {
+    survey: &StoreSurvey,
+    new: Arc<dyn StoreFolder>,
+    settings: StoreSettings,
+) -> Result<SalvageReport, SalvageError> {
     let names = new.names().map_err(OpenError::io("list", ".")).map_err(SalvageError::To)?;
     check_finished(&*new).map_err(SalvageError::To)?;
     if names.iter().any(|name| name == STORE) {
@@ -144,13 +144,14 @@ pub(crate) fn salvage_to(
     }
     let (mut seen, unreadable) = collect(survey);
     begin_in(&*new, &names).map_err(SalvageError::To)?;
-    let mut log = Log::open_unfinished(Arc::clone(&new), settings).map_err(SalvageError::To)?;
+    let mut log =
+        LogWriter::open_unfinished(Arc::clone(&new), settings).map_err(SalvageError::To)?;
     if !unreadable.is_empty() {
         collect_given_up(survey, &mut seen, log.shared.clock.now());
     }
     log.sequence = sequence_after(survey, &seen);
-    let mut salvage = Salvage { unreadable, ..Salvage::default() };
-    let mut all: Vec<(Id, Seen)> = seen.into_iter().collect();
+    let mut salvage = SalvageReport { unreadable, ..SalvageReport::default() };
+    let mut all: Vec<(Id, SeenKey)> = seen.into_iter().collect();
     all.sort_unstable_by_key(|(_, seen)| (seen.latest.segment, seen.latest.at));
     for (id, seen) in all {
         save(survey, &mut log, id, &seen, &mut salvage).map_err(SalvageError::Write)?;
@@ -168,20 +169,20 @@ pub(crate) fn salvage_to(
 
 /// Says that what follows is not a whole store yet, durably. A folder that holds something else is
 /// left as it is.
-fn begin_in(new: &dyn Folder, names: &[String]) -> Result<(), OpenError> {
+fn begin_in(new: &dyn StoreFolder, names: &[String]) -> Result<(), OpenError> {
     check_vacant(new, names)?;
     let marked = new.create(UNFINISHED).and_then(|_| new.flush());
     marked.map_err(OpenError::io("create", UNFINISHED))
 }
 
 /// Says that every key is there.
-fn end_in(new: &dyn Folder) -> Result<(), OpenError> {
+fn end_in(new: &dyn StoreFolder) -> Result<(), OpenError> {
     let removed = new.remove(UNFINISHED).and_then(|()| new.flush());
     removed.map_err(OpenError::io("remove", UNFINISHED))
 }
 
 /// Finds the last version of every id in the log, and the parts of which nothing can be read.
-fn collect(survey: &Survey) -> (HashMap<Id, Seen>, Vec<UnreadablePart>) {
+fn collect(survey: &StoreSurvey) -> (HashMap<Id, SeenKey>, Vec<UnreadablePart>) {
     let mut seen = HashMap::new();
     let mut unreadable = lost_as_a_whole(survey);
     let mut bounded = unreadable.len();
@@ -193,18 +194,18 @@ fn collect(survey: &Survey) -> (HashMap<Id, Seen>, Vec<UnreadablePart>) {
         };
         let number = segment.number;
         survey.walk(segment, |part| match part {
-            Part::Batch(batch) => {
+            SurveyPart::Batch(batch) => {
                 // Whatever was lost before this batch was given out before it.
                 for part in unreadable.iter_mut().skip(bounded) {
                     part.versions_below = batch.state.sequence.saturating_add(1);
                 }
                 bounded = unreadable.len();
             }
-            Part::BrokenBatch(_) => {}
-            Part::Entry(header, record, at) | Part::TornEntry(header, record, at) => {
+            SurveyPart::BrokenBatch(_) => {}
+            SurveyPart::Entry(header, record, at) | SurveyPart::TornEntry(header, record, at) => {
                 see(&mut seen, header, record, (number, at), true);
             }
-            Part::Unreadable(range) => {
+            SurveyPart::Unreadable(range) => {
                 let bytes = Some(u64::from(range.end - range.start));
                 let offset = u64::from(range.start);
                 unreadable.push(UnreadablePart::new(segment.name.clone(), offset, bytes));
@@ -216,7 +217,7 @@ fn collect(survey: &Survey) -> (HashMap<Id, Seen>, Vec<UnreadablePart>) {
 
 /// What is lost without a trace in the log: a segment that is too short, or of which nothing says
 /// whether it was in use, and the end of a log that a snapshot has seen.
-fn lost_as_a_whole(survey: &Survey) -> Vec<UnreadablePart> {
+fn lost_as_a_whole(survey: &StoreSurvey) -> Vec<UnreadablePart> {
     let segments = survey.segments.iter().filter_map(|segment| {
         let is_lost = segment.generation.is_none() && segment.is_header_broken;
         let bytes = if is_lost { u64::from(survey.store.segment_bytes) } else { segment.cut };
@@ -232,18 +233,18 @@ fn lost_as_a_whole(survey: &Survey) -> Vec<UnreadablePart> {
 
 /// Looks into the segments that were given up for ids that the log does not know. What was current
 /// there was copied to the new end of the log before, and the copy may be what cannot be read.
-fn collect_given_up(survey: &Survey, seen: &mut HashMap<Id, Seen>, now: Time) {
+fn collect_given_up(survey: &StoreSurvey, seen: &mut HashMap<Id, SeenKey>, now: Time) {
     let mut old = HashMap::new();
     for segment in survey.given_up() {
         let number = segment.number;
         survey.walk(segment, |part| match part {
-            Part::Entry(header, record, at) | Part::TornEntry(header, record, at) => {
+            SurveyPart::Entry(header, record, at) | SurveyPart::TornEntry(header, record, at) => {
                 see(&mut old, header, record, (number, at), false);
             }
-            Part::Batch(_) | Part::BrokenBatch(_) | Part::Unreadable(_) => {}
+            SurveyPart::Batch(_) | SurveyPart::BrokenBatch(_) | SurveyPart::Unreadable(_) => {}
         });
     }
-    let is_alive = |latest: &Sighting| match latest.standing {
+    let is_alive = |latest: &SeenVersion| match latest.standing {
         Standing::InProgress | Standing::Unknown => true,
         Standing::Completed | Standing::FailedRetryable => latest.due > now.as_ms(),
     };
@@ -253,7 +254,7 @@ fn collect_given_up(survey: &Survey, seen: &mut HashMap<Id, Seen>, now: Time) {
 }
 
 fn see(
-    seen: &mut HashMap<Id, Seen>,
+    seen: &mut HashMap<Id, SeenKey>,
     header: &EntryHeader,
     record: &[u8],
     (segment, at): (usize, u32),
@@ -261,9 +262,9 @@ fn see(
 ) {
     let EntryHeader { id, version, due, standing, length, .. } = *header;
     let is_intact = is_intact(header, record);
-    let new = Sighting { version, segment, at, length, standing, due, is_intact };
+    let new = SeenVersion { version, segment, at, length, standing, due, is_intact };
     let Some(known) = seen.get_mut(&id) else {
-        seen.insert(id, Seen { latest: new, intact: is_intact.then_some(new), is_in_log });
+        seen.insert(id, SeenKey { latest: new, intact: is_intact.then_some(new), is_in_log });
         return;
     };
     let is_better =
@@ -278,7 +279,7 @@ fn see(
 
 /// A version that was surely never given out: above every one that was seen, by as many as can have
 /// stood in the whole log.
-fn sequence_after(survey: &Survey, seen: &HashMap<Id, Seen>) -> u64 {
+fn sequence_after(survey: &StoreSurvey, seen: &HashMap<Id, SeenKey>) -> u64 {
     let latest = seen.values().map(|seen| seen.latest.version).max().unwrap_or(0);
     let bytes = u64::from(survey.store.segment_bytes) * survey.segments.len() as u64;
     latest.max(survey.state.sequence).saturating_add(bytes / ENTRY_BYTES as u64)
@@ -286,13 +287,13 @@ fn sequence_after(survey: &Survey, seen: &HashMap<Id, Seen>) -> u64 {
 
 /// Writes one id to the new store, as it was or as unknown.
 fn save(
-    survey: &Survey,
-    log: &mut Log,
+    survey: &StoreSurvey,
+    log: &mut LogWriter,
     id: Id,
-    seen: &Seen,
-    salvage: &mut Salvage,
+    seen: &SeenKey,
+    salvage: &mut SalvageReport,
 ) -> Result<(), StoreError> {
-    let Seen { latest, intact, is_in_log } = *seen;
+    let SeenKey { latest, intact, is_in_log } = *seen;
     let reaped = survey.state.reaped;
     let is_settled = matches!(latest.standing, Standing::Completed | Standing::FailedRetryable);
     if is_settled && (latest.due, latest.version) <= (reaped.due, reaped.version) {
@@ -310,7 +311,7 @@ fn save(
     } else {
         let record = read(survey, &latest);
         if let Some(record) = record {
-            log.append(&record, 0, Reserve::Usable)?;
+            log.append(&record, 0, ReserveUse::Usable)?;
             salvage.copied += 1;
             return Ok(());
         }
@@ -330,23 +331,28 @@ fn save(
         what: Some(Happened::Doubted(doubt)),
         ttl: None,
     };
-    log.append(&hold.onto(&known, now, log.sequence + 1), 0, Reserve::Usable)?;
+    log.append(&hold.onto(&known, now, log.sequence + 1), 0, ReserveUse::Usable)?;
     salvage.held.push(HeldKey { id, why });
     Ok(())
 }
 
-fn read(survey: &Survey, sighting: &Sighting) -> Option<Record> {
+fn read(survey: &StoreSurvey, sighting: &SeenVersion) -> Option<Record> {
     Record::decode(Bytes::from(bytes_of(survey, sighting))).ok()
 }
 
-fn bytes_of(survey: &Survey, sighting: &Sighting) -> Vec<u8> {
+fn bytes_of(survey: &StoreSurvey, sighting: &SeenVersion) -> Vec<u8> {
     let segment = survey.segments.get(sighting.segment);
     segment.map(|segment| segment.record(sighting.at, sighting.length)).unwrap_or_default()
 }
 
 /// What a damaged record still says of its request, if that proves itself: the name of a record is
 /// the digest of its scope and key.
-fn named_by_damaged(survey: &Survey, sighting: &Sighting, id: &Id, now: Time) -> Option<Record> {
+fn named_by_damaged(
+    survey: &StoreSurvey,
+    sighting: &SeenVersion,
+    id: &Id,
+    now: Time,
+) -> Option<Record> {
     let (scope, key, fingerprint) =
         Record::decode_name(Bytes::from(bytes_of(survey, sighting)), id)?;
     Some(First { scope, key, fingerprint, ..nameless(*id) }.record(now, 0))
@@ -384,7 +390,7 @@ impl UnreadablePart {
     }
 }
 
-impl Salvage {
+impl SalvageReport {
     /// Whether every key of the damaged store is known to the new one.
     pub fn is_complete(&self) -> bool {
         self.unreadable.is_empty()

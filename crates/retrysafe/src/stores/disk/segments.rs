@@ -15,9 +15,9 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 use super::format::ENTRY_BYTES;
-use super::log::{Log, is_full};
+use super::log::{LogWriter, is_full};
 
 /// How many spares a running store keeps ready: one for settling on a full disk, and one to turn to
 /// while the next is being filled.
@@ -35,14 +35,14 @@ const FILL_BYTES: usize = 1 << 20;
 
 /// All segments.
 #[derive(Debug, Default)]
-pub(crate) struct Segments {
-    all: Vec<Segment>,
+pub(crate) struct SegmentRing {
+    all: Vec<RingSegment>,
     in_use: VecDeque<u16>,
     /// First come, first used: a new segment waits until a header has counted it, so that its
     /// loss would be noticed.
     spare: VecDeque<u16>,
     freed: Vec<u16>,
-    filling: Option<JoinHandle<io::Result<Arc<dyn File>>>>,
+    filling: Option<JoinHandle<io::Result<Arc<dyn StoreFile>>>>,
     paused_until: Option<Instant>,
     /// Whether the last attempt to add a segment failed.
     is_short: bool,
@@ -50,8 +50,8 @@ pub(crate) struct Segments {
 
 /// One segment.
 #[derive(Debug)]
-pub(crate) struct Segment {
-    pub(crate) file: Arc<dyn File>,
+pub(crate) struct RingSegment {
+    pub(crate) file: Arc<dyn StoreFile>,
     /// Zero if it was never in use.
     pub(crate) generation: u64,
     /// Where its batches end, if it is in use and not the newest.
@@ -72,7 +72,11 @@ pub(crate) fn is_segment(name: &str) -> bool {
 }
 
 /// Creates a segment's file, full of zeros, and makes it durable under its name.
-pub(crate) fn fill(folder: &dyn Folder, slot: usize, bytes: u32) -> io::Result<Arc<dyn File>> {
+pub(crate) fn fill(
+    folder: &dyn StoreFolder,
+    slot: usize,
+    bytes: u32,
+) -> io::Result<Arc<dyn StoreFile>> {
     let (name, new) = (name_of(slot), format!("{}.new", name_of(slot)));
     let filled = fill_file(folder, &new, bytes);
     if filled.is_err() {
@@ -85,7 +89,7 @@ pub(crate) fn fill(folder: &dyn Folder, slot: usize, bytes: u32) -> io::Result<A
     Ok(file)
 }
 
-fn fill_file(folder: &dyn Folder, name: &str, bytes: u32) -> io::Result<Arc<dyn File>> {
+fn fill_file(folder: &dyn StoreFolder, name: &str, bytes: u32) -> io::Result<Arc<dyn StoreFile>> {
     let file = folder.create(name)?;
     let zeros = vec![0; FILL_BYTES.min(bytes as usize)];
     let mut at = 0;
@@ -98,16 +102,16 @@ fn fill_file(folder: &dyn Folder, name: &str, bytes: u32) -> io::Result<Arc<dyn 
     Ok(file)
 }
 
-impl Segment {
-    pub(crate) fn new(file: Arc<dyn File>, generation: u64, end: u32) -> Self {
+impl RingSegment {
+    pub(crate) fn new(file: Arc<dyn StoreFile>, generation: u64, end: u32) -> Self {
         Self { file, generation, end, live: 0 }
     }
 }
 
-impl Segments {
+impl SegmentRing {
     /// The segments of a store that is being opened. Those from `oldest` on are in use. Those before
     /// `oldest_for_sure` are spares; those in between were given up by the last batch.
-    pub(crate) fn opened(all: Vec<Segment>, oldest: u64, oldest_for_sure: u64) -> Self {
+    pub(crate) fn opened(all: Vec<RingSegment>, oldest: u64, oldest_for_sure: u64) -> Self {
         let mut segments = Self::default();
         let mut in_use: Vec<(u64, u16)> = Vec::new();
         for (slot, segment) in all.iter().enumerate() {
@@ -151,7 +155,7 @@ impl Segments {
     }
 
     /// Those that are in use, the oldest first.
-    pub(crate) fn in_use(&self) -> impl Iterator<Item = &Segment> {
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &RingSegment> {
         self.in_use.iter().filter_map(|slot| self.get(*slot))
     }
 
@@ -166,20 +170,20 @@ impl Segments {
     }
 
     /// The oldest segment, if it is not the newest too, and how many live bytes it has.
-    pub(crate) fn front(&self) -> Option<(u16, &Segment, u64)> {
+    pub(crate) fn front(&self) -> Option<(u16, &RingSegment, u64)> {
         let slot = *self.in_use.front().filter(|_| self.in_use.len() > 1)?;
         let segment = self.get(slot)?;
         Some((slot, segment, segment.live))
     }
 
     /// The segment that is written.
-    pub(crate) fn newest(&self) -> Option<(u16, Arc<dyn File>)> {
+    pub(crate) fn newest(&self) -> Option<(u16, Arc<dyn StoreFile>)> {
         let slot = *self.in_use.back()?;
         Some((slot, Arc::clone(&self.get(slot)?.file)))
     }
 
     /// The spare that is taken into use next.
-    pub(crate) fn next_spare(&self) -> Option<Arc<dyn File>> {
+    pub(crate) fn next_spare(&self) -> Option<Arc<dyn StoreFile>> {
         Some(Arc::clone(&self.get(*self.spare.front()?)?.file))
     }
 
@@ -220,7 +224,7 @@ impl Segments {
         }
     }
 
-    fn get(&self, slot: u16) -> Option<&Segment> {
+    fn get(&self, slot: u16) -> Option<&RingSegment> {
         self.all.get(usize::from(slot))
     }
 }
@@ -230,7 +234,7 @@ fn cost(record: u32) -> u64 {
     ENTRY_BYTES as u64 + u64::from(record)
 }
 
-impl Log {
+impl LogWriter {
     /// Keeps spares ready, beside the writer where there is a thread for it.
     pub(crate) fn keep_spares(&mut self) {
         if self.segments.filling.as_ref().is_some_and(JoinHandle::is_finished) {
@@ -284,13 +288,13 @@ impl Log {
         }
     }
 
-    fn filled(&mut self, filled: io::Result<Arc<dyn File>>) {
+    fn filled(&mut self, filled: io::Result<Arc<dyn StoreFile>>) {
         match filled {
             Ok(file) => {
                 self.segments.is_short = false;
                 self.segments.paused_until = None;
                 self.segments.spare.push_back(self.segments.all.len() as u16);
-                self.segments.all.push(Segment::new(Arc::clone(&file), 0, 0));
+                self.segments.all.push(RingSegment::new(Arc::clone(&file), 0, 0));
                 let mut files = self.shared.files.write().unwrap_or_else(PoisonError::into_inner);
                 files.push(file);
             }

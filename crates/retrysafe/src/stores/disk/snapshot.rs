@@ -12,11 +12,11 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use super::Durability;
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 use super::format::{put, standing_byte, standing_of, u32_at, u64_at};
-use super::index::{Entry, Mark, SHARDS};
-use super::log::Log;
-use super::read::Shared;
+use super::index::{IndexEntry, ReapMark, SHARDS};
+use super::log::LogWriter;
+use super::read::LogReader;
 
 pub(crate) const NAME: &str = "snapshot";
 const NEW: &str = "snapshot.new";
@@ -34,22 +34,22 @@ const CHUNK: usize = ENTRY * 16_384;
 
 /// A place in the log: everything before it is in the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
+pub(crate) struct LogPosition {
     pub(crate) generation: u64,
     pub(crate) offset: u32,
     /// How far records were reaped there.
-    pub(crate) reaped: Mark,
+    pub(crate) reaped: ReapMark,
 }
 
 /// When snapshots are taken.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshots {
+pub(crate) struct SnapshotTaker {
     /// How many bytes of log there are since the last one.
     since: u64,
     taking: Option<JoinHandle<()>>,
 }
 
-impl Snapshots {
+impl SnapshotTaker {
     pub(crate) fn written(&mut self, bytes: u64) {
         self.since += bytes;
     }
@@ -62,7 +62,7 @@ impl Snapshots {
     }
 }
 
-impl Log {
+impl LogWriter {
     /// Takes a snapshot if the log has grown enough: by several segments, and by more than the
     /// snapshot itself would be.
     pub(crate) fn keep_snapshot(&mut self) {
@@ -99,7 +99,7 @@ impl Log {
         let (folder, shared, store) =
             (Arc::clone(&self.folder), Arc::clone(&self.shared), self.store);
         let (generation, offset) = (self.generation, self.end);
-        let position = Position { generation, offset, reaped: self.reaped };
+        let position = LogPosition { generation, offset, reaped: self.reaped };
         if self.settings.durability == Durability::Process {
             // The snapshot is durable, so what it speaks of must be.
             self.segments.newest()?.1.flush().ok()?;
@@ -113,9 +113,15 @@ impl Log {
     }
 }
 
-fn take(folder: &dyn Folder, shared: &Shared, store: u64, position: Position) -> io::Result<()> {
+fn take(
+    folder: &dyn StoreFolder,
+    shared: &LogReader,
+    store: u64,
+    position: LogPosition,
+) -> io::Result<()> {
     let file = folder.create(NEW)?;
-    let mut out = Out { file: &*file, at: 0, bytes: Vec::with_capacity(CHUNK), checksum: 0 };
+    let mut out =
+        SnapshotOutput { file: &*file, at: 0, bytes: Vec::with_capacity(CHUNK), checksum: 0 };
     let mut header = [0; HEADER];
     put(&mut header, 0, MAGIC);
     put(&mut header, 8, &store.to_le_bytes());
@@ -146,13 +152,13 @@ fn take(folder: &dyn Folder, shared: &Shared, store: u64, position: Position) ->
 
 /// The entries of a shard with their segments' generations. A segment that is taken into use
 /// meanwhile would give an entry the wrong one, so the shard is then read again.
-fn shard(shared: &Shared, number: usize) -> Vec<(Entry, u64)> {
+fn shard(shared: &LogReader, number: usize) -> Vec<(IndexEntry, u64)> {
     let generations = || shared.generations.lock().unwrap_or_else(PoisonError::into_inner).clone();
     loop {
         let before = generations();
         let entries = shared.index.shard(number);
         if generations() == before {
-            let generation = |entry: &Entry| before.get(usize::from(entry.slot)).copied();
+            let generation = |entry: &IndexEntry| before.get(usize::from(entry.slot)).copied();
             return entries
                 .into_iter()
                 .filter_map(|entry| Some((entry, generation(&entry)?)))
@@ -162,14 +168,14 @@ fn shard(shared: &Shared, number: usize) -> Vec<(Entry, u64)> {
 }
 
 /// Writes in chunks and sums up.
-struct Out<'a> {
-    file: &'a dyn File,
+struct SnapshotOutput<'a> {
+    file: &'a dyn StoreFile,
     at: u64,
     bytes: Vec<u8>,
     checksum: u32,
 }
 
-impl Out<'_> {
+impl SnapshotOutput<'_> {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() >= CHUNK { self.write() } else { Ok(()) }
@@ -196,11 +202,11 @@ impl Out<'_> {
 /// log. `None` if it is not intact; then what was shown is void. `slot_of` names the segment of a
 /// generation that is still in use: entries of others were superseded, copied or reaped since.
 pub(crate) fn read(
-    file: &dyn File,
+    file: &dyn StoreFile,
     store: u64,
     slot_of: impl Fn(u64) -> Option<u16>,
-    mut show: impl FnMut(Entry),
-) -> io::Result<Option<Position>> {
+    mut show: impl FnMut(IndexEntry),
+) -> io::Result<Option<LogPosition>> {
     let bytes = file.bytes()?;
     let Some(body) = bytes.checked_sub((HEADER + TRAILER) as u64) else { return Ok(None) };
     let mut header = [0; HEADER];
@@ -233,14 +239,14 @@ pub(crate) fn read(
     let offset = u32_at(&header, 24).unwrap_or_default();
     let due = u64_at(&header, 32).unwrap_or_default();
     let version = u64_at(&header, 40).unwrap_or_default();
-    let position = Position { generation, offset, reaped: Mark { due, version } };
+    let position = LogPosition { generation, offset, reaped: ReapMark { due, version } };
     Ok(is_intact.then_some(position))
 }
 
-fn read_entry(bytes: &[u8], slot_of: impl Fn(u64) -> Option<u16>) -> Option<Entry> {
+fn read_entry(bytes: &[u8], slot_of: impl Fn(u64) -> Option<u16>) -> Option<IndexEntry> {
     let word = u64_at(bytes, 24)?;
     let slot = slot_of(word >> 8)?;
     let place = (slot, u32_at(bytes, 32)?, u32_at(bytes, 36)?);
     let (prefix, version, due) = (u64_at(bytes, 0)?, u64_at(bytes, 8)?, u64_at(bytes, 16)?);
-    Some(Entry::new(prefix, version, due, standing_of(word as u8)?, place))
+    Some(IndexEntry::new(prefix, version, due, standing_of(word as u8)?, place))
 }

@@ -9,23 +9,23 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::batch::{Next, Place, latest_generation};
+use super::batch::{NextBatch, SegmentPlace, latest_generation};
 use super::create::STORE;
 use super::error::OpenError;
-use super::files::{File, Folder};
+use super::files::{StoreFile, StoreFolder};
 use super::format::{
     BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, EntryPlace, LogState, PAGE,
-    SEGMENT_HEADER_BYTES, SegmentHeader, StoreFile,
+    SEGMENT_HEADER_BYTES, SegmentHeader, StoreDescription,
 };
-use super::index::Mark;
+use super::index::ReapMark;
 use super::recover::read_store;
 use super::segments::is_segment;
 use super::snapshot;
 
 /// A store, as far as it can be read.
 #[derive(Debug)]
-pub(crate) struct Survey {
-    pub(crate) store: StoreFile,
+pub(crate) struct StoreSurvey {
+    pub(crate) store: StoreDescription,
     /// Whether the file `store` is missing or damaged.
     pub(crate) is_store_file_broken: bool,
     pub(crate) segments: Vec<SurveyedSegment>,
@@ -42,7 +42,7 @@ pub(crate) struct SurveyedSegment {
     /// Its place among the segments of the survey.
     pub(crate) number: usize,
     pub(crate) name: String,
-    file: Arc<dyn File>,
+    file: Arc<dyn StoreFile>,
     /// Its place in the log, by its header or its batches; none if it was never in use.
     pub(crate) generation: Option<u64>,
     header: Option<SegmentHeader>,
@@ -54,7 +54,7 @@ pub(crate) struct SurveyedSegment {
 
 /// A stretch of a segment of the log, in order.
 #[derive(Debug)]
-pub(crate) enum Part<'a> {
+pub(crate) enum SurveyPart<'a> {
     /// A batch that verifies.
     Batch(&'a BatchHeader),
     /// A batch that does not, and where the next one begins. Its entries follow as far as they can
@@ -70,9 +70,9 @@ pub(crate) enum Part<'a> {
 
 /// A file of which every byte can be read: as zero, if the disk has it no more.
 #[derive(Debug)]
-struct ZeroFilled(Arc<dyn File>);
+struct ZeroFilled(Arc<dyn StoreFile>);
 
-impl File for ZeroFilled {
+impl StoreFile for ZeroFilled {
     fn bytes(&self) -> io::Result<u64> {
         self.0.bytes()
     }
@@ -102,9 +102,9 @@ impl File for ZeroFilled {
     }
 }
 
-impl Survey {
+impl StoreSurvey {
     /// Finds out what there is.
-    pub(crate) fn of(folder: &dyn Folder) -> Result<Self, OpenError> {
+    pub(crate) fn of(folder: &dyn StoreFolder) -> Result<Self, OpenError> {
         let mut names = folder.names().map_err(OpenError::io("list", "."))?;
         names.sort();
         if !names.iter().any(|name| name == STORE || is_segment(name)) {
@@ -126,7 +126,7 @@ impl Survey {
         let store = store.or_else(|| guess_store(&segments)).ok_or_else(|| {
             OpenError::damaged(STORE, 0, "the file is missing or damaged, and so is every segment")
         })?;
-        let reaped = Mark::default();
+        let reaped = ReapMark::default();
         let state = LogState { oldest: 1, sequence: 0, clock: 0, slots: 0, reaped };
         let (newest, is_behind_snapshot) = (0, false);
         let mut survey =
@@ -137,7 +137,7 @@ impl Survey {
         Ok(survey)
     }
 
-    fn compare_snapshot(&mut self, folder: &dyn Folder) {
+    fn compare_snapshot(&mut self, folder: &dyn StoreFolder) {
         let Ok(file) = folder.open(snapshot::NAME) else { return };
         let Ok(Some(position)) = snapshot::read(&*file, self.store.store, |_| None, drop) else {
             return;
@@ -145,16 +145,16 @@ impl Survey {
         let mut end = PAGE as u32;
         if let Some(newest) = self.segments.iter().find(|s| s.generation == Some(self.newest)) {
             self.walk(newest, |part| match part {
-                Part::Batch(batch) => end = batch.end(),
-                Part::BrokenBatch(range) => end = range.end,
-                Part::Entry(..) | Part::TornEntry(..) | Part::Unreadable(_) => {}
+                SurveyPart::Batch(batch) => end = batch.end(),
+                SurveyPart::BrokenBatch(range) => end = range.end,
+                SurveyPart::Entry(..) | SurveyPart::TornEntry(..) | SurveyPart::Unreadable(_) => {}
             });
         }
         self.is_behind_snapshot = (position.generation, position.offset) > (self.newest, end);
     }
 
     fn find_generations(&mut self) {
-        let StoreFile { store, segment_bytes } = self.store;
+        let StoreDescription { store, segment_bytes } = self.store;
         for segment in &mut self.segments {
             let bytes = segment.file.bytes().unwrap_or_default();
             segment.cut = bytes.abs_diff(u64::from(segment_bytes));
@@ -194,9 +194,9 @@ impl Survey {
         self.state = last.unwrap_or(self.state);
     }
 
-    fn place<'a>(&self, segment: &'a SurveyedSegment, generation: u64) -> Place<'a> {
-        let StoreFile { store, segment_bytes } = self.store;
-        Place { file: &*segment.file, store, generation, bytes: segment_bytes }
+    fn place<'a>(&self, segment: &'a SurveyedSegment, generation: u64) -> SegmentPlace<'a> {
+        let StoreDescription { store, segment_bytes } = self.store;
+        SegmentPlace { file: &*segment.file, store, generation, bytes: segment_bytes }
     }
 
     /// Whether the log needs a segment of this generation.
@@ -218,7 +218,7 @@ impl Survey {
     }
 
     /// Shows what stands in a segment, past what does not verify.
-    pub(crate) fn walk(&self, segment: &SurveyedSegment, mut show: impl FnMut(Part<'_>)) {
+    pub(crate) fn walk(&self, segment: &SurveyedSegment, mut show: impl FnMut(SurveyPart<'_>)) {
         let Some(generation) = segment.generation else { return };
         let next = self.segments.iter().find(|one| one.generation == Some(generation + 1));
         let stop = next.and_then(|next| next.header).map(|header| header.previous_end);
@@ -233,35 +233,37 @@ impl Survey {
             // Reading never fails: see `ZeroFilled`.
             let Ok(next) = place.next(at, &mut body) else { return };
             let until = match next {
-                Next::Batch(batch) => {
-                    show(Part::Batch(&batch));
+                NextBatch::Batch(batch) => {
+                    show(SurveyPart::Batch(&batch));
                     for (header, record) in batch.entries(&body).flatten() {
                         let bytes = body.get(record..record + header.length as usize);
                         let stands = batch.offset + (BATCH_BYTES + record) as u32;
-                        show(Part::Entry(&header, bytes.unwrap_or_default(), stands));
+                        show(SurveyPart::Entry(&header, bytes.unwrap_or_default(), stands));
                     }
                     at = batch.end();
                     continue;
                 }
-                Next::Broken => place.next_header(at.saturating_add(PAGE as u32)).ok().flatten(),
+                NextBatch::Broken => {
+                    place.next_header(at.saturating_add(PAGE as u32)).ok().flatten()
+                }
                 // Where nothing follows, a crash may have torn the last batch: nobody was told of
                 // it. A segment that others follow was whole.
-                Next::End => None,
+                NextBatch::End => None,
             };
             let header = place.header(at).ok().flatten();
-            if next == Next::End && stop.is_none() && !may_be_torn && header.is_none() {
+            if next == NextBatch::End && stop.is_none() && !may_be_torn && header.is_none() {
                 // The header of the next segment would say whether anything stood here.
-                show(Part::Unreadable(at..place.bytes));
+                show(SurveyPart::Unreadable(at..place.bytes));
                 return;
             }
-            let is_torn = next == Next::End && stop.is_none() && may_be_torn;
+            let is_torn = next == NextBatch::End && stop.is_none() && may_be_torn;
             let end = match (until, stop) {
                 (Some(later), _) => later.offset,
                 (None, Some(stop)) => stop,
                 (None, None) => header.map_or(at, |header| header.end()),
             };
             if !is_torn {
-                show(Part::BrokenBatch(at..end));
+                show(SurveyPart::BrokenBatch(at..end));
             }
             self.search(&place, at..end, header, is_torn, &mut show);
             if is_torn {
@@ -274,17 +276,17 @@ impl Survey {
     /// Shows the entries in a stretch in which no batch verifies, and what lies between them.
     fn search(
         &self,
-        place: &Place<'_>,
+        place: &SegmentPlace<'_>,
         range: Range<u32>,
         header: Option<BatchHeader>,
         is_torn: bool,
-        show: &mut impl FnMut(Part<'_>),
+        show: &mut impl FnMut(SurveyPart<'_>),
     ) {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         if place.file.read(&mut bytes, u64::from(range.start)).is_err() {
             return;
         }
-        let Place { store, generation, .. } = *place;
+        let SegmentPlace { store, generation, .. } = *place;
         let offset_of = |at: usize| range.start + at as u32;
         let mut at = BATCH_BYTES;
         // Without the header it is not known how much there was; the header itself then counts as
@@ -303,26 +305,26 @@ impl Survey {
                 continue;
             };
             if lost_from < at && !is_torn {
-                show(Part::Unreadable(offset_of(lost_from)..offset_of(at)));
+                show(SurveyPart::Unreadable(offset_of(lost_from)..offset_of(at)));
             }
             if is_torn {
-                show(Part::TornEntry(&header, record, offset_of(start)));
+                show(SurveyPart::TornEntry(&header, record, offset_of(start)));
             } else {
-                show(Part::Entry(&header, record, offset_of(start)));
+                show(SurveyPart::Entry(&header, record, offset_of(start)));
             }
             at = start + record.len();
             lost_from = at;
         }
         if lost_from < end && !is_torn {
-            show(Part::Unreadable(offset_of(lost_from)..offset_of(end)));
+            show(SurveyPart::Unreadable(offset_of(lost_from)..offset_of(end)));
         }
     }
 }
 
 impl SurveyedSegment {
-    fn of(folder: &dyn Folder, name: String, number: usize) -> Result<Self, OpenError> {
+    fn of(folder: &dyn StoreFolder, name: String, number: usize) -> Result<Self, OpenError> {
         let file = folder.open(&name).map_err(OpenError::io("open", &name))?;
-        let file: Arc<dyn File> = Arc::new(ZeroFilled(file));
+        let file: Arc<dyn StoreFile> = Arc::new(ZeroFilled(file));
         let mut first = [0; SEGMENT_HEADER_BYTES];
         file.read(&mut first, 0).map_err(OpenError::io("read", &name))?;
         let header = SegmentHeader::decode(&first);
@@ -342,8 +344,8 @@ impl SurveyedSegment {
 }
 
 /// What the file `store` must have said, by the segments.
-fn guess_store(segments: &[SurveyedSegment]) -> Option<StoreFile> {
+fn guess_store(segments: &[SurveyedSegment]) -> Option<StoreDescription> {
     let store = segments.iter().find_map(|segment| segment.header)?.store;
     let bytes = segments.iter().filter_map(|segment| segment.file.bytes().ok()).max()?;
-    Some(StoreFile { store, segment_bytes: u32::try_from(bytes).ok()? })
+    Some(StoreDescription { store, segment_bytes: u32::try_from(bytes).ok()? })
 }

@@ -2,13 +2,13 @@
 
 use std::sync::PoisonError;
 
-use super::files::File;
+use super::files::StoreFile;
 use super::format::{BatchHeader, PAGE, SegmentHeader, checksum_of};
-use super::log::{Failed, Log};
+use super::log::{LogWriter, WriteFailure};
 
-impl Log {
+impl LogWriter {
     /// Sees to it that there is a spare to turn to.
-    pub(crate) fn find_spare(&mut self) -> Result<(), Failed> {
+    pub(crate) fn find_spare(&mut self) -> Result<(), WriteFailure> {
         if self.segments.spares() > 0 || self.make_room(1) {
             return Ok(());
         }
@@ -17,9 +17,9 @@ impl Log {
         // is in doubt: whatever is written after it says that it is durable.
         let has_page = self.end as usize + PAGE <= self.settings.segment_bytes as usize;
         if !self.segments.has_freed() || !has_page || self.batch.renews.is_some() {
-            return Err(Failed::Full);
+            return Err(WriteFailure::Full);
         }
-        let Some((_, file)) = self.segments.newest() else { return Err(Failed::Full) };
+        let Some((_, file)) = self.segments.newest() else { return Err(WriteFailure::Full) };
         let mut page = vec![0; PAGE];
         let (store, generation, offset) = (self.store, self.generation, self.end);
         let (checksum, state) = (checksum_of(&[]), self.state(generation));
@@ -32,8 +32,8 @@ impl Log {
     }
 
     /// Takes a spare into use, by its header.
-    pub(crate) fn turn(&mut self) -> Result<(), Failed> {
-        let Some(file) = self.segments.next_spare() else { return Err(Failed::Full) };
+    pub(crate) fn turn(&mut self) -> Result<(), WriteFailure> {
+        let Some(file) = self.segments.next_spare() else { return Err(WriteFailure::Full) };
         self.write_segment_header(&*file, self.end)?;
         self.turned(self.end);
         self.end = PAGE as u32;
@@ -42,8 +42,8 @@ impl Log {
 
     /// Takes a spare into use together with a batch that holds anew what the newest segment ends
     /// with, from an offset on. The new header cuts that off, so the batch must be durable before.
-    pub(crate) fn turn_with_batch(&mut self, from: u32) -> Result<u32, Failed> {
-        let Some(file) = self.segments.next_spare() else { return Err(Failed::Full) };
+    pub(crate) fn turn_with_batch(&mut self, from: u32) -> Result<u32, WriteFailure> {
+        let Some(file) = self.segments.next_spare() else { return Err(WriteFailure::Full) };
         let (offset, length) = (PAGE as u32, self.batch.length() as u32);
         self.seal(self.generation + 1, offset, 0);
         self.write_batch(&*file, offset)?;
@@ -54,7 +54,11 @@ impl Log {
     }
 
     /// Writes and flushes the header of the next generation.
-    fn write_segment_header(&self, file: &dyn File, previous_end: u32) -> Result<(), Failed> {
+    fn write_segment_header(
+        &self,
+        file: &dyn StoreFile,
+        previous_end: u32,
+    ) -> Result<(), WriteFailure> {
         let mut page = vec![0; PAGE];
         let generation = self.generation + 1;
         let (store, state) = (self.store, self.state(generation));
@@ -64,7 +68,12 @@ impl Log {
     }
 
     /// Writes and flushes, whatever durability was asked for.
-    fn write_through(&self, file: &dyn File, bytes: &[u8], at: u32) -> Result<(), Failed> {
+    fn write_through(
+        &self,
+        file: &dyn StoreFile,
+        bytes: &[u8],
+        at: u32,
+    ) -> Result<(), WriteFailure> {
         let written = file.write(bytes, u64::from(at)).and_then(|()| file.flush());
         written.map_err(|error| self.fail("turn", &error))
     }

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 
-use super::log::Log;
-use super::ops::Op;
+use super::log::LogWriter;
+use super::ops::WriterOp;
 
 /// How many operations wait for the writer at most. Whoever comes later waits for a place, so that
 /// a slow disk does not fill the memory.
@@ -20,15 +20,15 @@ pub(crate) const QUEUE_MAX: usize = 4_096;
 /// Starts the writer's thread. It ends when `is_closing` is set and it is woken, after everything
 /// that was queued before.
 pub(crate) fn start(
-    log: Log,
+    log: LogWriter,
     is_closing: Arc<AtomicBool>,
-) -> std::io::Result<(mpsc::Sender<Op>, JoinHandle<()>)> {
+) -> std::io::Result<(mpsc::Sender<WriterOp>, JoinHandle<()>)> {
     let (send, receive) = mpsc::channel(QUEUE_MAX);
     let thread = std::thread::Builder::new().name("retrysafe-disk".into());
     Ok((send, thread.spawn(move || run(log, receive, &is_closing))?))
 }
 
-fn run(mut log: Log, mut queue: mpsc::Receiver<Op>, is_closing: &AtomicBool) {
+fn run(mut log: LogWriter, mut queue: mpsc::Receiver<WriterOp>, is_closing: &AtomicBool) {
     let mut ops = Vec::with_capacity(QUEUE_MAX);
     loop {
         if is_closing.load(Ordering::SeqCst) {
@@ -48,7 +48,7 @@ fn run(mut log: Log, mut queue: mpsc::Receiver<Op>, is_closing: &AtomicBool) {
     log.close();
 }
 
-impl Log {
+impl LogWriter {
     /// Ends the log in good order. The mark that comes last covers the last batch: from now on
     /// damage to it is not taken for a write that a crash has torn.
     pub(crate) fn close(&mut self) {

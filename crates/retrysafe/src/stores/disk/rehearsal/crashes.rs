@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::super::doctor::examine;
 use super::super::index::SHARDS;
-use super::super::log::Log;
-use super::super::ops::Op;
+use super::super::log::LogWriter;
+use super::super::ops::WriterOp;
 use super::folder::{Call, Disk, Image, TestFolder};
 use super::mixes::{MIXES, Mix, script};
 use super::script::{Dice, Known, Model, Run, START, check, first, settings};
@@ -80,14 +80,14 @@ impl std::ops::AddAssign for Tried {
 }
 
 /// Opens what a crash has left. That must always be possible.
-fn open(folder: &TestFolder) -> Log {
+fn open(folder: &TestFolder) -> LogWriter {
     // The wall clock has gone back to the beginning: only the mark can help.
     let (clock, _) = Clock::manual(START);
-    Log::open(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
+    LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// All that a store shows.
-fn shown(log: &Log) -> Model {
+fn shown(log: &LogWriter) -> Model {
     let entries = (0..SHARDS).flat_map(|number| log.shared.index.shard(number));
     let records = entries.map(|entry| log.shared.read(&entry).unwrap());
     records.map(|record| (record.id, record)).collect()
@@ -108,7 +108,7 @@ pub(super) fn judge(image: Image, was: &Known, would_be: &Known) {
     }
     // It goes on, with numbers that were never given out.
     let (reply, mut answer) = oneshot::channel();
-    log.commit([Op::Insert(Box::new(first(1_000_000, 9)), reply)]);
+    log.commit([WriterOp::Insert(Box::new(first(1_000_000, 9)), reply)]);
     match answer.try_recv().unwrap().unwrap().value {
         Inserted::New(record) => {
             let last = was.model.values().map(|record| record.version).max().unwrap_or(0);

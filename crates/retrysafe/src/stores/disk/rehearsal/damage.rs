@@ -8,19 +8,19 @@ use retrysafe_core::store::StoreErrorKind;
 use super::super::doctor::examine;
 use super::super::error::OpenError;
 use super::super::format::PAGE;
-use super::super::log::Log;
+use super::super::log::LogWriter;
 use super::super::recover::find;
-use super::super::salvage::{Salvage, SalvageError, salvage_to};
+use super::super::salvage::{SalvageError, SalvageReport, salvage_to};
 use super::super::segments::name_of;
-use super::super::survey::Survey;
+use super::super::survey::StoreSurvey;
 use super::flips::populated;
 use super::folder::{Image, TestFolder};
 use super::script::{Model, START, is_same, settings};
 use crate::stores::clock::Clock;
 
-fn open(image: &Image) -> Result<Log, OpenError> {
+fn open(image: &Image) -> Result<LogWriter, OpenError> {
     let (clock, _) = Clock::manual(START);
-    Log::open(Arc::new(TestFolder::of(image.clone())), settings(clock))
+    LogWriter::open(Arc::new(TestFolder::of(image.clone())), settings(clock))
 }
 
 /// How an image was judged.
@@ -63,7 +63,7 @@ impl Judged {
     }
 
     fn salvage(&mut self, image: &Image, truth: &Model, what: &str) {
-        let Ok(survey) = Survey::of(&TestFolder::of(image.clone())) else { return };
+        let Ok(survey) = StoreSurvey::of(&TestFolder::of(image.clone())) else { return };
         let new = TestFolder::default();
         let (clock, _) = Clock::manual(START);
         let saved = salvage_to(&survey, Arc::new(new.clone()), settings(clock)).unwrap();
@@ -82,7 +82,7 @@ impl Judged {
         self.count(&saved);
     }
 
-    fn count(&mut self, saved: &Salvage) {
+    fn count(&mut self, saved: &SalvageReport) {
         self.salvaged += 1;
         self.held += saved.held.len();
         self.incomplete += usize::from(!saved.is_complete());
@@ -241,7 +241,7 @@ fn a_store_that_has_lost_the_headers_of_all_segments_is_not_an_empty_one() {
 #[test]
 fn a_salvage_that_was_killed_is_never_taken_for_a_store() {
     let (image, truth) = stocked();
-    let survey = Survey::of(&TestFolder::of(image)).unwrap();
+    let survey = StoreSurvey::of(&TestFolder::of(image)).unwrap();
     let salvage = |folder: &TestFolder| {
         let (clock, _) = Clock::manual(START);
         salvage_to(&survey, Arc::new(folder.clone()), settings(clock))

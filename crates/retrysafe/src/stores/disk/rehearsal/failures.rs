@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 
 use super::super::error::OpenError;
 use super::super::format::PAGE;
-use super::super::log::Log;
-use super::super::ops::Op;
-use super::super::{Create, Settings};
+use super::super::log::LogWriter;
+use super::super::ops::WriterOp;
+use super::super::{CreatePolicy, StoreSettings};
 use super::crashes::share;
 use super::folder::TestFolder;
 use super::mixes::{MIXES, script};
@@ -42,19 +42,19 @@ fn nothing_acknowledged_is_lost_whichever_call_fails() {
     assert!(tried > 300);
 }
 
-fn open(folder: &TestFolder) -> Result<Log, OpenError> {
+fn open(folder: &TestFolder) -> Result<LogWriter, OpenError> {
     let (clock, _) = Clock::manual(START);
-    Log::open(Arc::new(folder.clone()), settings(clock))
+    LogWriter::open(Arc::new(folder.clone()), settings(clock))
 }
 
-fn insert(log: &mut Log, key: u32) -> Result<Stamped<Inserted>, StoreError> {
+fn insert(log: &mut LogWriter, key: u32) -> Result<Stamped<Inserted>, StoreError> {
     let (reply, mut answer) = oneshot::channel();
-    log.commit([Op::Insert(Box::new(first(key, 60)), reply)]);
+    log.commit([WriterOp::Insert(Box::new(first(key, 60)), reply)]);
     answer.try_recv().unwrap()
 }
 
 /// A folder in which the flush of the second insert's batch fails, once.
-fn with_failing_flush() -> (TestFolder, Log) {
+fn with_failing_flush() -> (TestFolder, LogWriter) {
     let counted = TestFolder::default();
     let mut log = open(&counted).unwrap();
     insert(&mut log, 1).unwrap();
@@ -89,7 +89,10 @@ fn two_inserts_of_one_id_and_two_swaps_of_one_version_in_a_batch_have_one_winner
     let mut log = open(&TestFolder::default()).unwrap();
     let (one, mut first_told) = oneshot::channel();
     let (two, mut second_told) = oneshot::channel();
-    log.commit([Op::Insert(Box::new(first(1, 60)), one), Op::Insert(Box::new(first(1, 60)), two)]);
+    log.commit([
+        WriterOp::Insert(Box::new(first(1, 60)), one),
+        WriterOp::Insert(Box::new(first(1, 60)), two),
+    ]);
     let Inserted::New(record) = first_told.try_recv().unwrap().unwrap().value else { panic!() };
     let Inserted::Exists(same) = second_told.try_recv().unwrap().unwrap().value else { panic!() };
     assert_eq!(record, same);
@@ -100,8 +103,8 @@ fn two_inserts_of_one_id_and_two_swaps_of_one_version_in_a_batch_have_one_winner
     let (one, mut first_told) = oneshot::channel();
     let (two, mut second_told) = oneshot::channel();
     log.commit([
-        Op::Swap(Box::new((record.clone(), write.clone())), one),
-        Op::Swap(Box::new((record, write)), two),
+        WriterOp::Swap(Box::new((record.clone(), write.clone())), one),
+        WriterOp::Swap(Box::new((record, write)), two),
     ]);
     let Swapped::Done(done) = first_told.try_recv().unwrap().unwrap().value else { panic!() };
     let Swapped::Lost(lost) = second_told.try_recv().unwrap().unwrap().value else { panic!() };
@@ -122,14 +125,14 @@ fn a_batch_that_has_no_room_refuses_what_was_built_on_it() {
         insert(&mut log, 1).unwrap();
         let released = becomes(Becomes::FailedRetryable);
         let begun = log.shared.find(&long.id).unwrap().unwrap();
-        log.commit([Op::Swap(Box::new((begun, released)), oneshot::channel().0)]);
+        log.commit([WriterOp::Swap(Box::new((begun, released)), oneshot::channel().0)]);
         let settled = log.shared.find(&long.id).unwrap().unwrap();
         let before = folder.count();
         let (reply, mut told) = oneshot::channel();
         let expire = becomes(Becomes::Expired);
         log.commit([
-            Op::Swap(Box::new((settled, expire)), oneshot::channel().0),
-            Op::Insert(Box::new(long.clone()), reply),
+            WriterOp::Swap(Box::new((settled, expire)), oneshot::channel().0),
+            WriterOp::Insert(Box::new(long.clone()), reply),
         ]);
         (log, before, told.try_recv().unwrap())
     };
@@ -158,7 +161,7 @@ fn a_removed_segment_a_foreign_folder_and_a_foreign_format_are_refused() {
         // Large enough that the segments are not half empty, and nothing is copied forward.
         let mut one = first(key, 60);
         one.about.path = "x".repeat(3_000).into();
-        log.commit([Op::Insert(Box::new(one), oneshot::channel().0)]);
+        log.commit([WriterOp::Insert(Box::new(one), oneshot::channel().0)]);
     }
     let whole = folder.image();
     let used: std::collections::BTreeSet<u16> = (0..super::super::index::SHARDS)
@@ -233,8 +236,8 @@ fn a_clock_that_is_weeks_ahead_is_refused_unless_it_is_accepted() {
     insert(&mut open(&folder).unwrap(), 1).unwrap();
     let at = |days: u32, accept_clock: bool| {
         let (clock, _) = Clock::manual(START.plus(day * days));
-        let settings = Settings { accept_clock, ..settings(clock) };
-        Log::open(Arc::new(TestFolder::of(folder.image())), settings)
+        let settings = StoreSettings { accept_clock, ..settings(clock) };
+        LogWriter::open(Arc::new(TestFolder::of(folder.image())), settings)
     };
     assert!(at(30, false).is_ok());
     let text = at(31, false).unwrap_err().to_string();
@@ -246,26 +249,26 @@ fn a_clock_that_is_weeks_ahead_is_refused_unless_it_is_accepted() {
 fn an_idle_store_keeps_the_mark_of_its_clock_young() {
     let folder = TestFolder::default();
     let (clock, hand) = Clock::manual(START);
-    let mut log = Log::open(Arc::new(folder.clone()), settings(clock)).unwrap();
+    let mut log = LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap();
     for _ in 0..40 {
         hand.advance(std::time::Duration::from_secs(24 * 3_600));
         // The reaper comes round, and there is nothing to reap.
-        log.commit([Op::Reap(10, oneshot::channel().0)]);
+        log.commit([WriterOp::Reap(10, oneshot::channel().0)]);
     }
     drop(log);
     let (clock, _) = Clock::manual(START.plus(std::time::Duration::from_secs(40 * 24 * 3_600)));
-    let settings = Settings { accept_clock: false, ..settings(clock) };
-    Log::open(Arc::new(folder), settings).unwrap();
+    let settings = StoreSettings { accept_clock: false, ..settings(clock) };
+    LogWriter::open(Arc::new(folder), settings).unwrap();
 }
 
 #[test]
 fn a_folder_without_a_store_is_refused_where_none_may_be_created() {
     let (clock, _) = Clock::manual(START);
-    let never = Settings { create: Create::Never, ..settings(clock) };
+    let never = StoreSettings { create: CreatePolicy::Never, ..settings(clock) };
     let folder = TestFolder::default();
-    let error = Log::open(Arc::new(folder.clone()), never.clone()).unwrap_err();
+    let error = LogWriter::open(Arc::new(folder.clone()), never.clone()).unwrap_err();
     assert!(matches!(error, OpenError::Absent), "{error}");
     assert_eq!(folder.calls_len(), 0, "nothing was changed");
     insert(&mut open(&folder).unwrap(), 1).unwrap();
-    Log::open(Arc::new(folder), never).unwrap();
+    LogWriter::open(Arc::new(folder), never).unwrap();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use retrysafe_core::store::StoreErrorKind;
 
 use super::super::index::SHARDS;
-use super::super::log::Log;
+use super::super::log::LogWriter;
 use super::crashes::share;
 use super::folder::{Image, TestFolder};
 use super::script::{Ask, Model, Run, START, Step, settings};
@@ -43,7 +43,7 @@ pub(super) fn populated() -> (Image, Model, BTreeSet<(usize, usize)>) {
 }
 
 /// Where the current records stand: file and bytes.
-fn needed(image: &Image, log: &Log) -> BTreeSet<(usize, usize)> {
+fn needed(image: &Image, log: &LogWriter) -> BTreeSet<(usize, usize)> {
     let entries = (0..SHARDS).flat_map(|number| log.shared.index.shard(number));
     entries
         .flat_map(|entry| {
@@ -78,7 +78,7 @@ fn places(file: &[u8]) -> Vec<usize> {
 
 fn flip_everything(image: &Image, model: &Model, needed: &BTreeSet<(usize, usize)>) -> Count {
     let (clock, _) = Clock::manual(START);
-    let log = Log::open(Arc::new(TestFolder::of(image.clone())), settings(clock)).unwrap();
+    let log = LogWriter::open(Arc::new(TestFolder::of(image.clone())), settings(clock)).unwrap();
     let truth: Model =
         model.keys().map(|id| (*id, log.shared.find(id).unwrap().unwrap())).collect();
     let mut count = Count::default();
@@ -87,7 +87,7 @@ fn flip_everything(image: &Image, model: &Model, needed: &BTreeSet<(usize, usize
             let folder = TestFolder::of(image.clone());
             folder.damage(name, at);
             let (clock, _) = Clock::manual(START);
-            let Ok(log) = Log::open(Arc::new(folder), settings(clock)) else {
+            let Ok(log) = LogWriter::open(Arc::new(folder), settings(clock)) else {
                 count.refused += 1;
                 continue;
             };
@@ -136,17 +136,17 @@ fn damage_that_comes_later_fails_closed_for_its_key_and_is_listed() {
     let (image, model, _) = populated();
     let folder = TestFolder::of(image);
     let (clock, _) = Clock::manual(START);
-    let mut log = Log::open(Arc::new(folder.clone()), settings(clock)).unwrap();
+    let mut log = LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap();
     let entry = log.shared.index.unknown()[0];
     let id = log.shared.read(&entry).unwrap().id;
     let name = super::super::segments::name_of(usize::from(entry.slot));
     folder.damage(&name, entry.offset as usize + 50);
-    let all_others = |log: &Log| {
+    let all_others = |log: &LogWriter| {
         for other in model.keys().filter(|other| **other != id) {
             assert!(log.shared.find(other).unwrap().is_some());
         }
     };
-    let is_listed = |log: &Log| {
+    let is_listed = |log: &LogWriter| {
         assert_eq!(log.shared.find(&id).unwrap_err().kind(), StoreErrorKind::Damaged);
         let (_, page) = log.shared.scan(&Default::default()).unwrap();
         assert!(page.damaged.contains(&id) || page.next.is_some());
@@ -158,7 +158,7 @@ fn damage_that_comes_later_fails_closed_for_its_key_and_is_listed() {
     for round in 0..200 {
         let (reply, mut answer) = tokio::sync::oneshot::channel();
         let first = super::script::first(5_000 + round % 3, 0);
-        log.commit([super::super::ops::Op::Insert(Box::new(first), reply)]);
+        log.commit([super::super::ops::WriterOp::Insert(Box::new(first), reply)]);
         let _ = answer.try_recv().unwrap().unwrap();
     }
     assert!(log.generation > before);
@@ -167,7 +167,7 @@ fn damage_that_comes_later_fails_closed_for_its_key_and_is_listed() {
     log.close();
     drop(log);
     let (clock, _) = Clock::manual(START);
-    let log = Log::open(Arc::new(folder), settings(clock)).unwrap();
+    let log = LogWriter::open(Arc::new(folder), settings(clock)).unwrap();
     is_listed(&log);
     all_others(&log);
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::super::files::{File, Folder};
+use super::super::files::{StoreFile, StoreFolder};
 use super::super::format::PAGE;
 use super::script::Dice;
 
@@ -434,16 +434,16 @@ fn is_over(call: &Call, file: usize, offset: usize) -> bool {
         if *inode == file && start / SECTOR == offset / SECTOR)
 }
 
-impl Folder for TestFolder {
+impl StoreFolder for TestFolder {
     fn names(&self) -> io::Result<Vec<String>> {
         Ok(self.state().image.names.keys().cloned().collect())
     }
 
-    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
         Ok(Arc::new(TestFile(self.inode_of(name)?, self.clone())))
     }
 
-    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
         if let Ok(inode) = self.inode_of(name) {
             self.call(Call::Truncate(inode))?;
             return Ok(Arc::new(TestFile(inode, self.clone())));
@@ -487,7 +487,7 @@ impl Folder for TestFolder {
     }
 }
 
-impl File for TestFile {
+impl StoreFile for TestFile {
     fn bytes(&self) -> io::Result<u64> {
         let state = self.1.state();
         Ok(state.image.files.get(self.0).map_or(0, |file| file.len()) as u64)

@@ -18,9 +18,9 @@ use retrysafe_core::time::Time;
 use tokio::sync::oneshot;
 
 use super::super::error::OpenError;
-use super::super::log::Log;
-use super::super::ops::Op;
-use super::super::{Create, Durability, Settings};
+use super::super::log::LogWriter;
+use super::super::ops::WriterOp;
+use super::super::{CreatePolicy, Durability, StoreSettings};
 use super::folder::TestFolder;
 use crate::stores::clock::{Clock, Hand};
 
@@ -109,7 +109,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) folder: TestFolder,
-    pub(super) log: Option<Log>,
+    pub(super) log: Option<LogWriter>,
     clock: Clock,
     hand: Hand,
     pub(super) model: Model,
@@ -117,19 +117,19 @@ pub(super) struct Run {
     pub(super) maybe: BTreeSet<Id>,
     pub(super) known: Vec<Known>,
     marked: Time,
-    settings: Settings,
+    settings: StoreSettings,
     /// How often the process was killed inside a commit.
     pub(super) killed: usize,
     /// How often a flush left its pages clean.
     pub(super) flushes_lost: usize,
 }
 
-pub(super) fn settings(clock: Clock) -> Settings {
-    Settings {
+pub(super) fn settings(clock: Clock) -> StoreSettings {
+    StoreSettings {
         durability: Durability::Full,
         segment_bytes: SEGMENT,
         clock,
-        create: Create::IfAbsent,
+        create: CreatePolicy::IfAbsent,
         // The scripts' clocks start anew wherever it suits them.
         accept_clock: true,
         inline: true,
@@ -164,7 +164,7 @@ impl Ask {
             let record = model.get(&first(key, 0).id)?;
             from.contains(&record.standing()).then(|| {
                 let (reply, answer) = oneshot::channel();
-                let op = Op::Swap(Box::new((record.clone(), write(becomes))), reply);
+                let op = WriterOp::Swap(Box::new((record.clone(), write(becomes))), reply);
                 (op, Waits::Swapped(record.id, answer))
             })
         };
@@ -174,7 +174,7 @@ impl Ask {
                 let (reply, answer) = oneshot::channel();
                 let first = first(key, ttl);
                 let id = first.id;
-                Some((Op::Insert(Box::new(first), reply), Waits::Inserted(id, answer)))
+                Some((WriterOp::Insert(Box::new(first), reply), Waits::Inserted(id, answer)))
             }
             Self::Complete { key, body } => {
                 let body = Bytes::from(vec![key as u8; body]);
@@ -192,13 +192,13 @@ impl Ask {
             Self::Touch { key } => swap(key, &Standing::ALL, Becomes::Same),
             Self::Reap { limit } => {
                 let (reply, answer) = oneshot::channel();
-                Some((Op::Reap(limit, reply), Waits::Reaped(answer)))
+                Some((WriterOp::Reap(limit, reply), Waits::Reaped(answer)))
             }
         }
     }
 }
 
-type Asked = (Op, Waits);
+type Asked = (WriterOp, Waits);
 type Told<T> = oneshot::Receiver<Result<Stamped<T>, StoreError>>;
 
 enum Waits {
@@ -220,7 +220,7 @@ impl Run {
 
     fn start_with(folder: TestFolder, inline: bool) -> Result<Self, OpenError> {
         let (clock, hand) = Clock::manual(START);
-        let settings = Settings { inline, ..settings(clock.clone()) };
+        let settings = StoreSettings { inline, ..settings(clock.clone()) };
         let mut run = Self {
             folder,
             settings,
@@ -293,7 +293,7 @@ impl Run {
     pub(super) fn open(&mut self) -> Result<(), OpenError> {
         self.await_threads();
         self.log = None;
-        let log = Log::open(Arc::new(self.folder.clone()), self.settings.clone())?;
+        let log = LogWriter::open(Arc::new(self.folder.clone()), self.settings.clone())?;
         for (id, record) in &mut self.model {
             let found = log.shared.find(id).unwrap();
             if !self.maybe.contains(id) {
@@ -326,7 +326,7 @@ impl Run {
     }
 
     fn ask(&mut self, asks: &[Ask]) {
-        let (ops, waits): (Vec<Op>, Vec<Waits>) =
+        let (ops, waits): (Vec<WriterOp>, Vec<Waits>) =
             asks.iter().filter_map(|ask| ask.op(&self.model)).unzip();
         let log = self.log.as_mut().unwrap();
         log.commit(ops);

@@ -12,23 +12,23 @@ use tokio::sync::oneshot;
 use super::super::format::{
     BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, EntryPlace, checksum_of,
 };
-use super::super::log::Log;
-use super::super::ops::Op;
+use super::super::log::LogWriter;
+use super::super::ops::WriterOp;
 use super::folder::{Disk, TestFolder};
 use super::script::{START, first, settings};
 use crate::stores::clock::Clock;
 
-fn open(folder: &TestFolder) -> Log {
+fn open(folder: &TestFolder) -> LogWriter {
     let (clock, _) = Clock::manual(START);
-    Log::open(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
+    LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Changes all records in one batch; none grows.
-fn change(log: &mut Log, records: &[Record], becomes: &Becomes) {
+fn change(log: &mut LogWriter, records: &[Record], becomes: &Becomes) {
     let current = records.iter().map(|record| log.shared.find(&record.id).unwrap().unwrap());
     let write = Write { becomes: becomes.clone(), new_fence: false, what: None, ttl: None };
-    let swap = |record| Op::Swap(Box::new((record, write.clone())), oneshot::channel().0);
-    let swaps: Vec<Op> = current.map(swap).collect();
+    let swap = |record| WriterOp::Swap(Box::new((record, write.clone())), oneshot::channel().0);
+    let swaps: Vec<WriterOp> = current.map(swap).collect();
     log.commit(swaps);
 }
 
@@ -43,7 +43,7 @@ fn a_torn_batch_over_a_former_life_of_its_segment_is_cut_off_whatever_its_size()
             let mut one = first(100_000 + key, 1_000_000);
             one.about.path = "x".repeat(path_bytes).into();
             records.push(one.record(START, 0));
-            log.commit([Op::Insert(Box::new(one), oneshot::channel().0)]);
+            log.commit([WriterOp::Insert(Box::new(one), oneshot::channel().0)]);
         }
         change(&mut log, &records, &Becomes::FailedRetryable);
         for _ in 0..20 {
@@ -74,8 +74,9 @@ fn a_torn_batch_over_a_former_life_of_its_segment_is_cut_off_whatever_its_size()
 fn batch() -> (BatchHeader, Vec<u8>, Vec<usize>) {
     let folder = TestFolder::default();
     let mut log = open(&folder);
-    let insert = |key: u32| Op::Insert(Box::new(first(100_000 + key, 60)), oneshot::channel().0);
-    let inserts: Vec<Op> = (0..4).map(insert).collect();
+    let insert =
+        |key: u32| WriterOp::Insert(Box::new(first(100_000 + key, 60)), oneshot::channel().0);
+    let inserts: Vec<WriterOp> = (0..4).map(insert).collect();
     let offset = log.end as usize;
     log.commit(inserts);
     let image = folder.image();

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/retrysafe-cli/src/gateway/path.rs"]
+#[path = "../../crates/retrysafe-cli/src/paths/readings.rs"]
 #[allow(dead_code)]
 mod path;
 

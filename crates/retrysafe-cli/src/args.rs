@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use retrysafe::stores::any::WallClock;
 
 use crate::call::Call;
@@ -68,21 +68,6 @@ pub(crate) enum Command {
         shell: clap_complete::Shell,
     },
 }
-
-/// Every variable that the command line itself reads.
-pub(crate) fn variables() -> Vec<String> {
-    fn of(command: &clap::Command) -> Vec<String> {
-        let own = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str());
-        let own = own.map(ToOwned::to_owned).collect::<Vec<_>>();
-        own.into_iter().chain(command.get_subcommands().flat_map(of)).collect()
-    }
-    let mut variables = of(&Arguments::command());
-    variables.push(CONFIG_VARIABLE.into());
-    variables
-}
-
-/// The variable that names the configuration file.
-pub(crate) const CONFIG_VARIABLE: &str = "RETRYSAFE_CONFIG";
 
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:8081";
 
@@ -359,4 +344,25 @@ pub(crate) struct StoreArgs {
     /// Answer with JSON, for scripts.
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::environment::OF_COMMANDS;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn variables_of_the_command_line_are_known_to_the_configuration() {
+        fn of(command: &clap::Command) -> Vec<String> {
+            let own = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str());
+            let own: Vec<String> = own.map(ToOwned::to_owned).collect();
+            own.into_iter().chain(command.get_subcommands().flat_map(of)).collect()
+        }
+        let read = of(&Arguments::command());
+        assert!(read.len() >= 4, "{read:?}");
+        for variable in read {
+            assert!(OF_COMMANDS.contains(&variable.as_str()), "{variable}");
+        }
+    }
 }

@@ -19,10 +19,12 @@ mod gateway;
 mod log_queue;
 mod openapi;
 mod output;
+mod paths;
+mod percent;
 mod report;
+mod slow_readers;
 mod store;
 mod telemetry;
-mod token;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -31,12 +33,14 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser as _};
 
 use args::{Arguments, Command};
-use gateway::serve::Failure;
 
 /// What one thread asks for, the store's thread frees, and the other way round. This allocator is made
 /// for that; the system's is not.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Why a command did not do what it was asked, or did not end well.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -64,7 +68,7 @@ fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCod
         Command::Store { command } => wait(commands::store::run(command, variables))??,
         Command::Stats { admin, top } => wait(commands::stats::run(&admin, top, variables))??,
         Command::Healthcheck { admin } => wait(async {
-            commands::call::Caller::at(&admin, None)?.get("/readyz").await.map(|_| ())
+            commands::admin_client::AdminClient::at(&admin, None)?.get("/readyz").await.map(|_| ())
         })??,
         Command::Completions { shell } => {
             let mut arguments = Arguments::command();

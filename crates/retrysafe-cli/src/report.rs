@@ -5,9 +5,9 @@
 
 use retrysafe_core::units::show_duration;
 
+use crate::config::token;
 use crate::config::{Config, RouteRules, ScopePart, file};
 use crate::store;
-use crate::token;
 
 /// Says it, line by line.
 pub(crate) fn at_start(config: &Config) {

@@ -20,8 +20,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::error::Refused;
-use crate::gateway::listen::stopped;
-use crate::gateway::slow_readers::TimedWrites;
+use crate::slow_readers::TimedWrites;
 
 /// How many connections there may be: a few people, scripts, scrapers and health checks.
 pub(crate) const CONNECTIONS_MAX: usize = 32;
@@ -58,7 +57,7 @@ pub(crate) async fn serve(
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let accepted = tokio::select! {
-            () = stopped(over.clone()) => return,
+            () = ended(over.clone()) => return,
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {
@@ -80,6 +79,12 @@ pub(crate) async fn serve(
     }
 }
 
+/// Waits until it is over.
+async fn ended(mut over: watch::Receiver<bool>) {
+    // Whoever says so outlives the listener; if it did not, that would be the end as well.
+    let _ = over.wait_for(|over| *over).await;
+}
+
 async fn connection(
     stream: TcpStream,
     pages: Router,
@@ -97,7 +102,7 @@ async fn connection(
     // A connection that breaks is its operator's affair.
     tokio::select! {
         _ = served.as_mut() => {}
-        () = stopped(over) => {
+        () = ended(over) => {
             served.as_mut().graceful_shutdown();
             let _ = served.await;
         }

@@ -96,7 +96,7 @@ enum End {
     Unknown,
 }
 
-type Caller = Client<Wire>;
+type WireClient = Client<Wire>;
 
 impl Call {
     /// Makes the call, or finishes old ones, and says how the program ends.
@@ -171,7 +171,7 @@ impl Call {
         Journal::open(&folder).map_err(|error| format!("{}: {error}", folder.display()))
     }
 
-    fn caller(&self, journal: Option<Journal>, teller: &Teller) -> Caller {
+    fn caller(&self, journal: Option<Journal>, teller: &Teller) -> WireClient {
         let patience = Patience {
             attempts_max: self.attempts,
             deadline: self.deadline,
@@ -198,7 +198,7 @@ impl Call {
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 async fn resume_one(
-    caller: &Caller,
+    caller: &WireClient,
     pending: Pending,
     supplied: &HeaderMap,
     teller: &Teller,

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use super::audit::{Audit, audit};
+use crate::Failure;
 use crate::args::ConfigCommand;
 use crate::config::{self, Loaded};
+use crate::gateway::files;
 use crate::gateway::live::Live;
-use crate::gateway::serve::Failure;
 use crate::output;
 
 /// The exit code of a configuration that is valid and leaves operations of the API unguarded.
@@ -24,7 +25,8 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     match command {
         ConfigCommand::Check { configured, openapi } => {
-            let Loaded { config, warnings, .. } = config::load(&configured.flags(), variables)?;
+            let Loaded { config, warnings, .. } =
+                config::load(&configured.flags(), variables, files::complaints)?;
             for warning in warnings {
                 output::complain(&format!("warning: {warning}"));
             }
@@ -40,7 +42,8 @@ pub(crate) fn run(
             }
         }
         ConfigCommand::Print(configured) => {
-            let Loaded { whole, .. } = config::load(&configured.flags(), variables)?;
+            let Loaded { whole, .. } =
+                config::load(&configured.flags(), variables, files::complaints)?;
             output::say(&toml::to_string(&whole)?);
         }
         ConfigCommand::Schema => output::json(&config::source::schema()),

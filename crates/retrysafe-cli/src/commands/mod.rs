@@ -1,7 +1,7 @@
 //! What does each command do?
 
+pub(crate) mod admin_client;
 mod audit;
-pub(crate) mod call;
 pub(crate) mod config;
 pub(crate) mod keys;
 pub(crate) mod stats;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::call::Caller;
+use super::admin_client::AdminClient;
+use crate::Failure;
 use crate::args::AdminArgs;
-use crate::gateway::serve::Failure;
 use crate::output;
 
 const COUNTS: [(&str, &str); 5] = [
@@ -27,7 +27,8 @@ pub(crate) async fn run(
     top: usize,
     variables: &BTreeMap<String, String>,
 ) -> Result<(), Failure> {
-    let stats = Caller::new(admin, variables)?.get(&format!("/api/v1/stats?top={top}")).await?;
+    let stats =
+        AdminClient::new(admin, variables)?.get(&format!("/api/v1/stats?top={top}")).await?;
     if admin.json {
         output::json(&stats);
         return Ok(());

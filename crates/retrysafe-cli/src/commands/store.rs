@@ -14,9 +14,9 @@ use retrysafe_core::Engine;
 use retrysafe_core::store::{PAGE_MAX, Query, Store};
 use serde_json::json;
 
+use crate::Failure;
 use crate::args::{StoreArgs, StoreCommand};
 use crate::config::{self, Flags};
-use crate::gateway::serve::Failure;
 use crate::output;
 
 /// How many records are deleted at a time, so that progress can be shown.

@@ -8,8 +8,7 @@ use std::path::PathBuf;
 
 use retrysafe::stores::any::StoreUrl;
 
-use super::{ADMIN, File, read_secret, state_folder};
-use crate::token;
+use super::{ADMIN, File, read_secret, state_folder, token};
 
 /// Where the admin listener is, and by which token it lets in.
 #[derive(Debug)]

@@ -51,11 +51,18 @@ pub(crate) fn overlay(
     complaints
 }
 
+/// The variable that names the configuration file.
+pub(crate) const CONFIG_VARIABLE: &str = "RETRYSAFE_CONFIG";
+
+/// Variables that name no setting: the command line reads them.
+pub(crate) const OF_COMMANDS: [&str; 4] =
+    [CONFIG_VARIABLE, "RETRYSAFE_ADMIN_URL", "RETRYSAFE_ADMIN_TOKEN", "RETRYSAFE_ADMIN_TOKEN_FILE"];
+
 /// A warning for every variable that looks like ours and is none.
 pub(crate) fn warnings(variables: &BTreeMap<String, String>) -> Vec<String> {
     let mut known: Vec<String> = settings().into_iter().map(|setting| setting.variable).collect();
     known.extend(BY_FILE.map(|variable| format!("{variable}_FILE")));
-    known.extend(crate::args::variables());
+    known.extend(OF_COMMANDS.map(str::to_owned));
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let ours = variables.keys().filter(|name| name.starts_with(PREFIX));
     let unknown = ours.filter(|name| !known.contains(&name.as_str()) && !is_invented(name));

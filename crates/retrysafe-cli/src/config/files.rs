@@ -1,32 +1,7 @@
-//! Can the files be used that the configuration names?
-//!
-//! They are read and tried when the configuration is: a check that passes must start.
+//! How is a file read that the configuration names?
 
 use std::io;
 use std::path::Path;
-
-use super::file::File;
-use super::source::Complaint;
-use crate::dial;
-use crate::gateway::jwt::Verifier;
-use crate::gateway::live;
-
-/// What is wrong with the files, all of it.
-pub(super) fn complaints(file: &File) -> Vec<Complaint> {
-    let mut wrong = Vec::new();
-    if let Some(tls) = &file.tls {
-        wrong.extend(live::acceptor(tls).err().unwrap_or_default());
-    }
-    if let Some(path) = &file.upstream_tls.authorities
-        && let Err(error) = dial::client_config(Some(path.as_ref()))
-    {
-        wrong.push(Complaint::new("upstream_tls.authorities", unreadable(path, &error)));
-    }
-    if let Some(jwt) = &file.jwt {
-        wrong.extend(Verifier::new(jwt).err().unwrap_or_default());
-    }
-    wrong
-}
 
 /// What to say about a file that cannot be read.
 pub(crate) fn unreadable(path: impl AsRef<Path>, error: &io::Error) -> String {

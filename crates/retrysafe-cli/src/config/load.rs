@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use retrysafe::stores::any::StoreUrl;
 
 use super::access::AdminAccess;
+use super::environment::CONFIG_VARIABLE;
 use super::source::{self, Complaint, Origin, Source};
 use super::warnings::warnings;
 use super::{Config, File, Flags, environment, files, resolve};
-use crate::args::CONFIG_VARIABLE;
 
 /// A configuration that was read.
 #[derive(Debug)]
@@ -55,17 +55,21 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Reads the whole configuration.
+/// Reads the whole configuration. `try_files` says what is wrong with the files that it names.
 ///
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub(crate) fn load(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<Loaded, Wrong> {
+pub(crate) fn load(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+    try_files: impl Fn(&File) -> Vec<Complaint>,
+) -> Result<Loaded, Wrong> {
     let path = path(flags, variables);
     let source = gather(flags, variables)?;
     let resolved = resolve(&source.file);
     let mut found = resolved.as_ref().err().cloned().unwrap_or_default();
-    found.extend(files::complaints(&source.file));
+    found.extend(try_files(&source.file));
     let complaints = together(source.complaints, source.origins.locate(found), source.has_gaps);
     match resolved {
         Ok(config) if complaints.is_empty() => {

@@ -5,7 +5,7 @@
 
 mod access;
 mod cors;
-mod environment;
+pub(crate) mod environment;
 pub(crate) mod file;
 mod files;
 mod fingerprint;
@@ -16,6 +16,7 @@ mod names;
 mod path;
 pub(crate) mod rules;
 pub(crate) mod source;
+pub(crate) mod token;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ pub(crate) use load::{Loaded, Wrong, admin_access, load, store_url};
 pub(crate) use rules::{RouteRules, ScopePart};
 pub(crate) use source::Complaint;
 
+use crate::paths::patterns;
 use source::{Origin, Origins};
 
 /// Where callers connect unless something else is said.
@@ -218,7 +220,8 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
             wrong.extend(rules::too_large(table, store, &format!("route[{at}]")));
         }
     }
-    for (at, what) in crate::gateway::route::check(&routes) {
+    let patterns: Vec<_> = routes.iter().map(RouteRules::pattern).collect();
+    for (at, what) in patterns::check(&patterns) {
         let setting = format!("route[{at}].path");
         if wrong.iter().all(|complaint| complaint.setting != setting) {
             wrong.push(Complaint::new(setting, what));

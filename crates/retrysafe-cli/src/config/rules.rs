@@ -14,6 +14,7 @@ use super::cors::Cors;
 use super::file::{self, Anonymous, Length, RouteSettings, Size};
 use super::names;
 use super::source::Complaint;
+use crate::paths::patterns::Pattern;
 
 /// How long the upstream may take unless a route says otherwise.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,6 +37,13 @@ pub(crate) struct RouteRules {
     pub upstream_timeout: Duration,
     /// Which pages may read answers, where the operator decides it instead of the upstream.
     pub cors: Option<Cors>,
+}
+
+impl RouteRules {
+    /// Which requests it stands for.
+    pub(crate) fn pattern(&self) -> Pattern<'_> {
+        Pattern { path: &self.path, methods: &self.policy.methods }
+    }
 }
 
 /// One part of a scope.

@@ -1,4 +1,4 @@
-//! What carries the bytes of a request to the upstream, and those of its answer back?
+//! What carries the bytes of an answer back to its caller?
 //!
 //! An upstream's answer holds on to its connection until it was read whole; then the connection goes
 //! back to the pool. An answer that is dropped half-read takes its connection with it.
@@ -15,14 +15,6 @@ use retrysafe::layer;
 
 use super::pool::Held;
 use super::silence::Silence;
-
-/// A body on its way to the upstream.
-pub(crate) enum Outgoing {
-    /// Of a request that is not covered: as it comes.
-    Streamed(Incoming),
-    /// Of a request that has been through the layer.
-    Guarded(layer::Body<Incoming>),
-}
 
 /// An upstream's answer on its way back.
 pub(crate) struct Answer(Option<OpenAnswer>);
@@ -131,35 +123,6 @@ impl Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |open| open.body.size_hint())
-    }
-}
-
-impl Body for Outgoing {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.get_mut() {
-            Self::Streamed(body) => Pin::new(body).poll_frame(context),
-            Self::Guarded(body) => Pin::new(body).poll_frame(context),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Streamed(body) => body.is_end_stream(),
-            Self::Guarded(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Streamed(body) => body.size_hint(),
-            Self::Guarded(body) => body.size_hint(),
-        }
     }
 }
 

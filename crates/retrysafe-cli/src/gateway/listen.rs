@@ -32,8 +32,8 @@ use super::body::{Broken, Reply};
 use super::courier::Courier;
 use super::descriptors::Slotted;
 use super::headers::Peer;
-use super::slow_readers::{self, StreamExecutor, StreamProgress, TimedWrites};
 use super::{Gateway, Worker, preface};
+use crate::slow_readers::{self, StreamExecutor, StreamProgress, TimedWrites};
 
 /// How long a TLS handshake may take, or on a plain connection the bytes that tell HTTP/2 from
 /// HTTP/1.1.
@@ -238,7 +238,7 @@ async fn connection<S: Store>(
 }
 
 /// Waits for a stop.
-pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
+async fn stopped(mut stop: watch::Receiver<bool>) {
     // The sender outlives the workers; if it did not, that would be a stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
 }

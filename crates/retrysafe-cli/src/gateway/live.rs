@@ -50,7 +50,7 @@ impl Live {
             (None, None) => None,
         };
         let routes = Routes::new(&config);
-        let published = super::wellknown::document(&routes);
+        let published = super::published::document(&routes);
         let guard = GuardedHeaders::new(&config);
         Ok(Self { config, routes, guard, connector, verifier, tls, published })
     }

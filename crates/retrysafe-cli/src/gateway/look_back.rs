@@ -11,7 +11,7 @@ use retrysafe::upkeep::take_census;
 use retrysafe_core::Engine;
 
 use super::predecessor::OwnerFile;
-use super::serve::Failure;
+use crate::Failure;
 use crate::config::Config;
 
 /// What was found, for as long as the gateway runs.

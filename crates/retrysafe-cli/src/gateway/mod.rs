@@ -3,8 +3,8 @@
 //! ```text
 //! connection        listen: accept, TLS, HTTP/1.1 or HTTP/2, half-close, drain
 //!   the door        front + guard: what two servers could read differently is refused
-//!   our own pages   wellknown: the policy, and the state of the caller's own key
-//!   the rule        route + path: every spelling of a path finds its rule
+//!   our own pages   published: the policy; wellknown: the state of the caller's own key
+//!   the rule        route + paths: every spelling of a path finds its rule
 //!   the headers     headers: one hop's end here, forged markers too; who is asking is said
 //!   the caller      scope: only for covered requests with a key
 //!   the layer       retrysafe::layer: begin, execute or replay, settle
@@ -20,6 +20,7 @@ mod connect;
 mod cors;
 mod courier;
 pub(crate) mod descriptors;
+pub(crate) mod files;
 mod framing;
 mod front;
 mod guard;
@@ -30,11 +31,12 @@ pub(crate) mod listen;
 pub(crate) mod live;
 mod look_back;
 mod open;
-mod path;
+mod outgoing;
 mod pool;
 mod predecessor;
 mod preface;
 mod proxy;
+mod published;
 mod reconcile;
 mod request_log;
 pub(crate) mod route;
@@ -42,7 +44,6 @@ mod scope;
 pub(crate) mod serve;
 mod silence;
 mod single_key;
-pub(crate) mod slow_readers;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -244,8 +245,8 @@ impl<S: Store> Worker<S> {
             return None;
         }
         match parts.uri.path() {
-            wellknown::POLICY => Some(answer::json(&live.published)),
-            wellknown::KEY => {
+            published::POLICY => Some(answer::json(&live.published)),
+            published::KEY => {
                 let gateway = &*self.gateway;
                 Some(wellknown::key_status(live, &gateway.engine, &gateway.pace, parts).await)
             }

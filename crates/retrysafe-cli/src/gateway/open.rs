@@ -10,7 +10,7 @@ use retrysafe::stores::any::{AnyStore, StoreUrl, WallClock};
 use retrysafe_core::units::show_duration;
 use tokio::time::Instant;
 
-use super::serve::Failure;
+use crate::Failure;
 
 /// The first pause between two tries.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

@@ -24,9 +24,9 @@ use retrysafe_core::problem::Refusal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::body::Outgoing;
 use super::connect::{Connector, Exchange, SpokeUnasked};
 use super::descriptors::Slotted;
+use super::outgoing::Outgoing;
 use super::upload::{Patience, TooSlow, Upload, Watched};
 
 /// How long a connection may be idle. Shorter than the shortest keep-alive of common servers (Node:

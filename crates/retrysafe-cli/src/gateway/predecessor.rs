@@ -19,7 +19,7 @@ use retrysafe_core::Engine;
 use retrysafe_core::StoreError;
 use retrysafe_core::store::Store;
 
-use crate::token::make_folder;
+use crate::config::token::make_folder;
 
 /// How many owners one process has at the most: more requests than a process lives to begin.
 const OWNERS_MAX: u64 = 1 << 40;

@@ -22,10 +22,11 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer;
-use super::body::{Answer, Outgoing, Reply};
+use super::body::{Answer, Reply};
 use super::framing::{self, Afterwards};
 use super::headers;
 use super::live::Live;
+use super::outgoing::Outgoing;
 use super::pool::{Failure, Pool};
 use super::route::Route;
 use super::silence::Silence;

@@ -195,7 +195,7 @@ fn filled(template: &str, record: &Record) -> String {
     let path = template
         .replace("{id}", &record.id.to_string())
         .replace("{fence}", &record.fence.0.to_string())
-        .replace("{path}", &crate::commands::call::encoded(&record.about.path));
+        .replace("{path}", &crate::percent::encoded(&record.about.path));
     // A template that is no path would have been refused when the configuration was read.
     path.parse::<Uri>().map(|uri| uri.to_string()).unwrap_or(path)
 }

@@ -7,20 +7,18 @@
 //! little. For the same reason a path on which some method needs a key refuses methods that a server
 //! could take for it: all but the safe ones, PUT, DELETE and those that a rule covers.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use http::{Method, StatusCode};
-use matchit::Router;
 use metrics::Counter;
 use retrysafe::layer::RoutePolicy;
 use retrysafe_core::event;
 use retrysafe_core::policy::{KeyRule, Mode};
 use retrysafe_core::problem::Refusal;
 
-use super::path::{self, Readings};
 use crate::config::{Config, RouteRules};
+use crate::paths::patterns::{self, Routers};
+use crate::paths::readings::{self, Readings};
 
 /// All routes.
 pub(crate) struct Routes {
@@ -28,10 +26,6 @@ pub(crate) struct Routes {
     defaults: Arc<Route>,
     all: Vec<Arc<Route>>,
 }
-
-/// One router per method, so that a route does not stand in the way of methods that it lacks. They
-/// lead to places in the list of routes.
-type Routers = HashMap<Method, Router<usize>>;
 
 /// One route.
 #[derive(Debug)]
@@ -49,8 +43,8 @@ pub(crate) struct Route {
 impl Routes {
     /// The table of a configuration.
     pub(crate) fn new(config: &Config) -> Self {
-        // The check of the configuration has passed, so there is nothing to complain about here.
-        let (routers, _) = build(&config.routes);
+        let patterns: Vec<_> = config.routes.iter().map(RouteRules::pattern).collect();
+        let routers = patterns::routers(&patterns);
         let all = config.routes.iter().map(Route::shared).collect();
         Self { routers, defaults: Route::shared(&config.defaults), all }
     }
@@ -62,7 +56,7 @@ impl Routes {
     /// Why it is refused: its path is malformed, or has readings that lead to different rules; or
     /// its method could pass for a guarded one.
     pub(crate) fn find(&self, path: &str, method: &Method) -> Result<&Arc<Route>, Refusal> {
-        let readings = path::read(path).map_err(Refusal::Malformed)?;
+        let readings = readings::read(path).map_err(Refusal::Malformed)?;
         let mut found = self.at(&readings.first, method);
         for other in &readings.others {
             let other = self.at(other, method);
@@ -153,136 +147,6 @@ impl Route {
             counter.increment(1);
         }
     }
-}
-
-/// Says what is wrong with the paths of a list of routes, and with which of them.
-pub(crate) fn check(routes: &[RouteRules]) -> BTreeSet<(usize, String)> {
-    let (routers, mut wrong) = build(routes);
-    for (at, route) in routes.iter().enumerate() {
-        if wrong.iter().all(|(other, _)| *other != at)
-            && let Err(why) = reach(route, &routers)
-        {
-            wrong.insert((at, format!("{:?} guards no request: {why}", route.path)));
-        }
-    }
-    wrong
-}
-
-/// Looks for the requests that a route is meant for.
-fn reach(route: &RouteRules, routers: &Routers) -> Result<(), &'static str> {
-    let path = sample(&route.path)?;
-    let plain = path::plain(&path)?;
-    let mut routers = route.policy.methods.iter().filter_map(|method| routers.get(method));
-    match routers.all(|router| router.at(&plain).is_ok()) {
-        true => Ok(()),
-        false => {
-            Err("requests are read without what it writes, such as %2D for - or a second slash")
-        }
-    }
-}
-
-/// Builds the routers, and says what is wrong.
-fn build(routes: &[RouteRules]) -> (Routers, BTreeSet<(usize, String)>) {
-    let mut wrong = BTreeSet::new();
-    let mut tables: HashMap<&Method, BTreeMap<(Rank, String), usize>> = HashMap::new();
-    for (at, route) in routes.iter().enumerate() {
-        for method in &route.policy.methods {
-            let table = tables.entry(method).or_default();
-            for spelling in spellings(&route.path) {
-                let is_written = spelling.0 == Rank::Written;
-                match table.entry(spelling) {
-                    Entry::Vacant(free) => {
-                        free.insert(at);
-                    }
-                    Entry::Occupied(taken) if is_written && *taken.get() != at => {
-                        wrong.insert((at, "another route has the same path and method".to_owned()));
-                    }
-                    Entry::Occupied(_) => {}
-                }
-            }
-        }
-    }
-    let mut routers = Routers::new();
-    for (method, table) in tables {
-        let router = routers.entry(method.clone()).or_default();
-        for ((rank, pattern), at) in table {
-            // An implied spelling gives way to one that is there already.
-            if let Err(error) = router.insert(pattern, at)
-                && rank == Rank::Written
-            {
-                wrong.insert((at, error.to_string()));
-            }
-        }
-    }
-    (routers, wrong)
-}
-
-/// A path that a request for this route could have.
-fn sample(path: &str) -> Result<String, &'static str> {
-    let mut out = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (_, after) = after.split_once('}').ok_or("a brace is not closed")?;
-        out.push_str(before);
-        out.push_str("0-sample-0");
-        rest = after;
-    }
-    out.push_str(rest);
-    Ok(out)
-}
-
-/// Which spelling counts where two routes share one: the first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    /// As configured.
-    Written,
-    /// With or without the slash at its end.
-    Slash,
-    /// The path before the rest.
-    BeforeRest,
-}
-
-/// A path's spelling for the router, and those that it implies.
-fn spellings(path: &str) -> Vec<(Rank, String)> {
-    let own = normal(path);
-    let mut all = vec![(Rank::Written, own.clone())];
-    match own.rfind("/{*") {
-        Some(end) => {
-            let before = own.get(..end).unwrap_or_default();
-            all.push((Rank::BeforeRest, format!("{before}/")));
-            if !before.is_empty() {
-                all.push((Rank::BeforeRest, before.to_owned()));
-            }
-        }
-        None => match own.strip_suffix('/') {
-            Some("") => {}
-            Some(before) => all.push((Rank::Slash, before.to_owned())),
-            None => all.push((Rank::Slash, format!("{own}/"))),
-        },
-    }
-    all
-}
-
-/// Literal parts in lower case, and parameters by number: two routes that differ only in the names
-/// of their parameters are the same route.
-fn normal(path: &str) -> String {
-    let mut out = String::with_capacity(path.len());
-    let mut rest = path;
-    let mut number = 0;
-    while let Some((before, after)) = rest.split_once('{') {
-        out.push_str(&before.to_lowercase());
-        let Some((name, after)) = after.split_once('}') else {
-            out.push('{');
-            rest = after;
-            break;
-        };
-        let star = if name.starts_with('*') { "*" } else { "" };
-        out.push_str(&format!("{{{star}p{number}}}"));
-        number += 1;
-        rest = after;
-    }
-    out.push_str(&rest.to_lowercase());
-    out
 }
 
 #[cfg(test)]

@@ -16,26 +16,25 @@ use tokio::time::Instant;
 
 use super::Gateway;
 use super::descriptors::ConnectionSlots;
+use super::files;
 use super::listen::Workers;
 use super::live::Live;
 use super::look_back::{LookedBack, look_back};
 use super::open;
 use super::request_log::RequestLog;
 use super::upkeep;
+use crate::Failure;
 use crate::admin::{self, Admin};
+use crate::config::token;
 use crate::config::{self, Config, Flags, Loaded, Secret};
 use crate::report;
 use crate::telemetry;
-use crate::token;
 
 /// How often a stop looks whether connections are still open.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// How often histograms are tidied, as their library demands.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
-
-/// Why the gateway did not start, or did not end well.
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves until it is told to stop.
 ///
@@ -47,7 +46,7 @@ pub(crate) fn serve(
     clock: WallClock,
     variables: &BTreeMap<String, String>,
 ) -> Result<(), Failure> {
-    let Loaded { config, warnings, .. } = config::load(flags, variables)?;
+    let Loaded { config, warnings, .. } = config::load(flags, variables, files::complaints)?;
     let logging = telemetry::start(&config.log)?;
     warn(&warnings);
     let metrics = telemetry::metrics()?;
@@ -66,10 +65,12 @@ pub(crate) fn serve(
         .then(|| RequestLog { format: logging.format, queue: logging.queue.clone() });
     runtime.block_on(async {
         let reload = || {
-            config::load(flags, variables).map(|Loaded { config, warnings, .. }| {
-                warn(&warnings);
-                config
-            })
+            config::load(flags, variables, files::complaints).map(
+                |Loaded { config, warnings, .. }| {
+                    warn(&warnings);
+                    config
+                },
+            )
         };
         let store = Arc::new(store);
         let looked_back = look_back(&config, &store).await?;

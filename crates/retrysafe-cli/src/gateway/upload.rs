@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, timeout};
 
-use super::body::Outgoing;
+use super::outgoing::Outgoing;
 
 /// The least pause between two looks at whose turn it is, and so the most by which anybody is given
 /// up too late.

@@ -1,6 +1,5 @@
-//! What may anybody know about the policy, and a caller about its own key?
+//! What may a caller know about its own key?
 //!
-//! `GET /.well-known/idempotency` publishes the rules, as the draft demands of servers.
 //! `GET /.well-known/idempotency/key` says where the caller's own key stands, never its answer. It
 //! needs a scope that says who is asking: for anonymous and constant ones it is off, because there
 //! everybody could ask after everybody's keys.
@@ -10,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::request::Parts;
 use http::{Method, Response};
-use retrysafe_core::key::show_header_name;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::State;
 use retrysafe_core::scope::Id;
@@ -21,11 +19,8 @@ use serde_json::{Value, json};
 use super::answer;
 use super::body::Reply;
 use super::live::Live;
-use super::route::{Route, Routes};
+use super::route::Route;
 use super::scope::{self, Asker};
-
-pub(crate) const POLICY: &str = "/.well-known/idempotency";
-pub(crate) const KEY: &str = "/.well-known/idempotency/key";
 
 /// How often one caller may ask after keys, per second. Enough for a client that waits, too few to
 /// guess keys.
@@ -62,37 +57,6 @@ impl Pace {
         let held = held.unwrap_or_default();
         held >> 16 != second || (held & 0xffff) < ASKS_PER_SECOND
     }
-}
-
-/// The policy as it is published.
-pub(crate) fn document(routes: &Routes) -> Value {
-    let shown = |route: &Route| {
-        let policy = &route.rules.policy;
-        json!({
-            "path": &*route.label,
-            "methods": policy.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
-            "key_header": show_header_name(&policy.key_header),
-            "key": crate::config::file::KeyRule::from(policy.key),
-            "key_syntax": crate::config::file::KeySyntax::from(policy.key_syntax),
-            "key_chars_min": policy.key_chars_min,
-            "key_chars_max": retrysafe_core::key::KEY_CHARS_MAX,
-            "retention_seconds": policy.ttl.as_secs_f64(),
-            "wait_max_seconds": policy.wait_max.as_secs_f64(),
-            "request_bytes_max": policy.request_bytes_max,
-            "response_bytes_max": policy.response_bytes_max,
-            "on_server_error": crate::config::file::OnServerError::from(policy.on_server_error),
-            "replay_marker": policy.replay_marker.as_str(),
-            "mode": crate::config::file::Mode::from(policy.mode),
-        })
-    };
-    json!({
-        "header": show_header_name(&routes.defaults().rules.policy.key_header),
-        "follows": "draft-ietf-httpapi-idempotency-key-header-07",
-        "expiry": "counted from the last settled attempt; a running or unknown request never expires",
-        "fingerprint": "method, host, path, query, media type, content coding and body",
-        "key_status": KEY,
-        "routes": routes.all().map(|route| shown(route)).collect::<Vec<_>>(),
-    })
 }
 
 /// Where the caller's own key stands.

@@ -11,17 +11,18 @@ use serde_json::{Value, json};
 
 use super::search::Found;
 use super::{list, search};
+use crate::Failure;
 use crate::args::{ActionArgs, OutcomeArg};
-use crate::commands::call::{Caller, encoded};
-use crate::gateway::serve::Failure;
+use crate::commands::admin_client::AdminClient;
 use crate::output;
+use crate::percent::encoded;
 
 /// How many of the keys that a filter lists are shown before it is asked.
 const SHOWN_MAX: usize = 20;
 
 /// Does a verb to every key that is meant.
 pub(super) async fn run(
-    caller: &Caller,
+    caller: &AdminClient,
     action: &ActionArgs,
     verb: &str,
     document: &Value,
@@ -42,7 +43,7 @@ pub(super) async fn run(
 
 /// The keys that are named, and the attempt that is meant.
 async fn named(
-    caller: &Caller,
+    caller: &AdminClient,
     texts: &[String],
     fence: Option<u64>,
 ) -> Result<Vec<Found>, Failure> {
@@ -56,7 +57,11 @@ async fn named(
 
 /// The keys that a filter lists, with the fences that were listed, if it is a yes. What changes
 /// between the listing and the verb is not decided about.
-async fn listed(caller: &Caller, action: &ActionArgs, verb: &str) -> Result<Vec<Found>, Failure> {
+async fn listed(
+    caller: &AdminClient,
+    action: &ActionArgs,
+    verb: &str,
+) -> Result<Vec<Found>, Failure> {
     let keys = list::all(caller, &action.filter, usize::MAX).await?;
     if !keys.is_empty() && !action.yes {
         confirm(verb, &keys)?;
@@ -109,7 +114,7 @@ fn is_yes(answer: &str) -> bool {
 
 /// Does a verb to each key, and says how many took it.
 async fn act(
-    caller: &Caller,
+    caller: &AdminClient,
     verb: &str,
     document: &Value,
     chosen: &[Found],

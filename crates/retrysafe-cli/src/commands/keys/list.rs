@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::Failure;
 use crate::args::FilterArgs;
-use crate::commands::call::{Caller, encoded};
-use crate::gateway::serve::Failure;
+use crate::commands::admin_client::AdminClient;
 use crate::output;
+use crate::percent::encoded;
 
 /// How many keys are read at once.
 const PAGE: usize = 500;
@@ -14,7 +15,7 @@ const PAGE: usize = 500;
 const DIGITS: usize = 12;
 
 pub(super) async fn run(
-    caller: &Caller,
+    caller: &AdminClient,
     filter: &FilterArgs,
     limit: usize,
     as_json: bool,
@@ -40,7 +41,7 @@ pub(super) async fn run(
 
 /// The keys that a filter lets through, those that changed last first, at most `limit`.
 pub(super) async fn all(
-    caller: &Caller,
+    caller: &AdminClient,
     filter: &FilterArgs,
     limit: usize,
 ) -> Result<Vec<Value>, Failure> {
@@ -59,7 +60,7 @@ pub(super) async fn all(
 }
 
 async fn page(
-    caller: &Caller,
+    caller: &AdminClient,
     filter: &FilterArgs,
     cursor: Option<String>,
     limit: usize,

@@ -7,9 +7,9 @@ mod show;
 
 use std::collections::BTreeMap;
 
-use super::call::Caller;
+use super::admin_client::AdminClient;
+use crate::Failure;
 use crate::args::{AdminArgs, KeysCommand};
-use crate::gateway::serve::Failure;
 
 /// Does it.
 ///
@@ -20,7 +20,7 @@ pub(crate) async fn run(
     command: KeysCommand,
     variables: &BTreeMap<String, String>,
 ) -> Result<(), Failure> {
-    let caller = |admin: &AdminArgs| Caller::new(admin, variables);
+    let caller = |admin: &AdminArgs| AdminClient::new(admin, variables);
     match command {
         KeysCommand::List { admin, filter, limit } => {
             list::run(&caller(&admin)?, &filter, limit, admin.json).await

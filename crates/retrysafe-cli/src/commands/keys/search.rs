@@ -7,8 +7,8 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::list;
-use crate::commands::call::Caller;
-use crate::gateway::serve::Failure;
+use crate::Failure;
+use crate::commands::admin_client::AdminClient;
 use crate::output;
 
 /// How many digits an id has.
@@ -25,7 +25,7 @@ pub(super) struct Found {
 }
 
 pub(super) async fn run(
-    caller: &Caller,
+    caller: &AdminClient,
     text: &str,
     limit: usize,
     as_json: bool,
@@ -50,7 +50,7 @@ pub(super) async fn run(
 /// # Errors
 ///
 /// If there is none, or more than one.
-pub(super) async fn one(caller: &Caller, text: &str) -> Result<Found, Failure> {
+pub(super) async fn one(caller: &AdminClient, text: &str) -> Result<Found, Failure> {
     if text.len() == ID_DIGITS && text.chars().all(|digit| digit.is_ascii_hexdigit()) {
         return Ok(Found { id: text.to_ascii_lowercase(), fence: None });
     }
@@ -78,7 +78,11 @@ fn nothing(text: &str) -> String {
 }
 
 /// The keys that a text may mean, at most `limit`, and whether there may be more.
-async fn find(caller: &Caller, text: &str, limit: usize) -> Result<(Vec<Value>, bool), Failure> {
+async fn find(
+    caller: &AdminClient,
+    text: &str,
+    limit: usize,
+) -> Result<(Vec<Value>, bool), Failure> {
     let bar = ProgressBar::new_spinner();
     bar.set_message("searching");
     let mut keys = Vec::new();

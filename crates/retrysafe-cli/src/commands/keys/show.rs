@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 
-use crate::commands::call::{Caller, encoded};
-use crate::gateway::serve::Failure;
+use crate::Failure;
+use crate::commands::admin_client::AdminClient;
 use crate::output;
+use crate::percent::encoded;
 
 /// What is named in the timeline's column `WHAT`, `AT` or `FENCE`; the rest is its detail.
 const COLUMNS: [&str; 3] = ["at", "what", "fence"];
 
-pub(super) async fn run(caller: &Caller, id: &str, as_json: bool) -> Result<(), Failure> {
+pub(super) async fn run(caller: &AdminClient, id: &str, as_json: bool) -> Result<(), Failure> {
     let record = caller.get(&format!("/api/v1/keys/{}", encoded(id))).await?;
     if as_json {
         output::json(&record);

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::config::{Secret, read_secret};
+use super::{Secret, read_secret};
 
 const NAME: &str = "admin-token";
 

@@ -11,22 +11,22 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+use crate::Failure;
 use crate::args::AdminArgs;
 use crate::config::{Flags, admin_access, read_secret};
-use crate::gateway::serve::Failure;
 
 /// How long one answer may take. Statistics of a large store are the slowest.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Asks the admin listener.
-pub(crate) struct Caller {
+pub(crate) struct AdminClient {
     base: Uri,
     token: Option<String>,
     /// Where the token was looked for, if there is none.
     missing: Option<PathBuf>,
 }
 
-impl Caller {
+impl AdminClient {
     /// A caller of this listener. What is not said stands in the gateway's configuration.
     ///
     /// # Errors
@@ -139,18 +139,4 @@ impl Caller {
         let status = answer.status();
         Ok((status, answer.into_body().collect().await?.to_bytes()))
     }
-}
-
-/// A value as a part of a query.
-pub(crate) fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for b in text.bytes() {
-        match b {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(b));
-            }
-            other => out.push_str(&format!("%{other:02X}")),
-        }
-    }
-    out
 }

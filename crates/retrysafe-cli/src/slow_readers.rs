@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 
 /// How much a caller must take within `write_time_max`. With half a minute this is half a kilobyte
 /// per second, less than the slowest mobile network gives.
-pub(super) const PROGRESS_BYTES_MIN: usize = 16 << 10;
+pub(crate) const PROGRESS_BYTES_MIN: usize = 16 << 10;
 
 type Timer = Pin<Box<Sleep>>;
 
@@ -138,25 +138,25 @@ pub(crate) struct StreamProgress {
 
 impl StreamProgress {
     /// That of the stream that is being polled; none over HTTP/1.1.
-    pub(super) fn here() -> Option<Arc<Self>> {
+    pub(crate) fn here() -> Option<Arc<Self>> {
         STREAM.try_with(Arc::clone).ok()
     }
 
     /// A frame was handed out.
-    pub(super) fn handed_out(&self) {
+    pub(crate) fn handed_out(&self) {
         self.frames.fetch_add(1, Ordering::Relaxed);
         self.is_waiting.store(true, Ordering::Relaxed);
     }
 
     /// The last frame was taken, and there is nothing to hand out.
-    pub(super) fn idles(&self) {
+    pub(crate) fn idles(&self) {
         self.is_waiting.store(false, Ordering::Relaxed);
     }
 }
 
 /// Runs the streams of HTTP/2 connections, each as long as its caller takes what it is given.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StreamExecutor {
+pub(crate) struct StreamExecutor {
     pub time_max: Duration,
 }
 
@@ -198,7 +198,7 @@ impl<F: Future<Output = ()>> Future for TimedStream<F> {
 }
 
 /// The next frame of a large piece of an answer.
-pub(super) fn next_frame(rest: &mut Bytes) -> Bytes {
+pub(crate) fn next_frame(rest: &mut Bytes) -> Bytes {
     if rest.len() > PROGRESS_BYTES_MIN {
         return rest.split_to(PROGRESS_BYTES_MIN);
     }

@@ -7,11 +7,14 @@ use crate::museum::{self, Fault};
 use crate::options::{Kind, Kinds, Profile};
 use crate::replay::{self, Case};
 use crate::run::Plan;
+use crate::shipped;
 
 const USAGE: &str = "\
 usage: sim run --histories N [--seed S] [--jobs J] [--profile P]
        sim replay --seed N [--profile P] [--plant FAULT] [--without KIND,KIND] [--all]
-       sim museum [--jobs J]";
+       sim museum [--jobs J]
+       sim shipped [--histories N] [--seed S] [--jobs J]
+       sim shipped --replay SEED [--without KIND,KIND] [--all]";
 
 /// Everything that can be asked for; each command takes what it knows.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ struct Asked {
     profile: Option<Profile>,
     plant: Option<Fault>,
     without: Kinds,
+    shipped_without: shipped::Kinds,
+    replay: Option<u64>,
     all: bool,
 }
 
@@ -56,6 +61,13 @@ pub fn run(
             replay::show(Case { seed, profile, fault, without }, all, out)
         }
         "museum" => museum::visit(asked.jobs, out),
+        "shipped" => match asked.replay {
+            Some(seed) => shipped::show(seed, asked.shipped_without, asked.all, out),
+            None => {
+                let Asked { histories, seed: first_seed, jobs, .. } = asked;
+                shipped::Plan { histories, first_seed, jobs }.run(out, err)
+            }
+        },
         other => {
             writeln!(err, "unknown command {other:?}\n{USAGE}")?;
             Ok(false)
@@ -72,6 +84,8 @@ impl Asked {
             profile: None,
             plant: None,
             without: Kinds::default(),
+            shipped_without: shipped::Kinds::default(),
+            replay: None,
             all: false,
         };
         while let Some(word) = words.next() {
@@ -85,6 +99,7 @@ impl Asked {
             match word.as_str() {
                 "--histories" => asked.histories = number()?,
                 "--seed" => asked.seed = number()?,
+                "--replay" => asked.replay = Some(number()?),
                 "--jobs" => asked.jobs = number()? as usize,
                 "--profile" => {
                     let named = Profile::ALL.into_iter().find(|it| it.name() == value);
@@ -96,8 +111,15 @@ impl Asked {
                 }
                 "--without" => {
                     for name in value.split(',') {
-                        let named = Kind::ALL.iter().copied().find(|it| it.name() == name);
-                        asked.without = asked.without.with(named.ok_or_else(unknown)?);
+                        let fast = Kind::ALL.iter().copied().find(|it| it.name() == name);
+                        let shipped = shipped::Kind::ALL.iter().copied();
+                        let shipped = shipped.clone().find(|it| it.name() == name);
+                        if fast.is_none() && shipped.is_none() {
+                            return Err(unknown());
+                        }
+                        asked.without = fast.map_or(asked.without, |it| asked.without.with(it));
+                        asked.shipped_without = shipped
+                            .map_or(asked.shipped_without, |it| asked.shipped_without.with(it));
                     }
                 }
                 _ => return Err(format!("unknown option {word}")),

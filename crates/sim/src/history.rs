@@ -5,7 +5,7 @@
 //! write, by the upstream when it takes effect, at the sockets of gateways and clients. The product
 //! writes nothing into it, and the checker reads nothing else.
 
-use retrysafe_core::record::Standing;
+use retrysafe_core::record::{Becomes, Happened, Standing, Write};
 
 /// What the store's clock shows when the recorder's shows zero. It can be turned back from there.
 pub const STORE_EPOCH_MS: u64 = 1_000_000_000_000;
@@ -44,6 +44,10 @@ pub enum What {
     Strayed { gateway: u8 },
     /// A gateway cannot reach the store for a while.
     CutOff { gateway: u8 },
+    /// A gateway has other rules from now on.
+    Reloaded { gateway: u8 },
+    /// A gateway was told to stop, and says how many executions are still open.
+    Drained { gateway: u8, epoch: u16, open: u16 },
     /// The store's clock is set, by this much.
     Jumped { by: i64 },
     /// The cache is empty.
@@ -67,6 +71,8 @@ pub enum What {
     Heard { call: u16, conn: u16, class: Class, status: u16, body: u16 },
     /// It heard nothing, or its connection broke.
     NotHeard { call: u16, conn: u16 },
+    /// Its process died, and another one has found the call in the journal.
+    CallResumed { call: u16 },
     /// It is done with the call.
     CallEnded { call: u16, end: CallEnd },
     /// It went away while the gateway was working for it.
@@ -80,6 +86,10 @@ pub enum What {
     Unsent { fence: u32, late: bool },
     /// A gateway sends the request on.
     Sent { conn: u16, key: u8, fence: u32, gateway: u8, epoch: u16 },
+    /// A gateway executes without protection, because the store is out of reach.
+    RanOpen { exec: u16, conn: u16, key: u8, print: u8, gateway: u8, epoch: u16 },
+    /// A handler asks for another retention of its record.
+    KeepFor { fence: u32, ttl_ms: u64 },
     /// A gateway has an answer from upstream, whole or not.
     GotAnswer { exec: u16, whole: bool },
     /// A gateway's handler panicked.
@@ -90,8 +100,9 @@ pub enum What {
     SettleAsked { fence: u32, standing: Standing, body: u16 },
     /// What became of it.
     SettleHeard { fence: u32, heard: SettleHeard },
-    /// A gateway answers. A replay out of the cache is marked.
-    Answered { conn: u16, class: Class, status: u16, body: u16, retry_after: u16 },
+    /// A gateway answers. `head` stands for what of its headers must be the same in every final
+    /// answer.
+    Answered { conn: u16, class: Class, status: u16, body: u16, retry_after: u16, head: u16 },
     /// The cache answered for the store, rightly or not.
     CacheServed { key: u8, agrees: bool },
     /// The cache had an answer whose time is over, and it was not served.
@@ -102,7 +113,7 @@ pub enum What {
     /// The effect happens: the ground truth.
     Effect { exec: u16 },
     /// The upstream answers. Whether that arrives is another question.
-    Replied { exec: u16, status: u16, said: SaidSo, large: bool },
+    Replied { exec: u16, status: u16, said: SaidSo, large: bool, head: u16 },
     /// The handler panics.
     Panicked { exec: u16 },
     /// The upstream refuses a burnt fence.
@@ -260,6 +271,10 @@ pub enum Class {
     Gone,
     /// The execution's own, and the next try executes again.
     Released,
+    /// The execution's own, and nobody knows whether it took effect.
+    Doubtful,
+    /// The execution's own, without protection.
+    Unprotected,
     /// Somebody is executing it.
     InProgress,
     /// The key belongs to another request.
@@ -281,4 +296,23 @@ pub enum CallEnd {
     OutcomeUnknown,
     /// Without execution.
     GaveUp,
+    /// With refusals only, where a copy of a request may have been executed.
+    Refused,
+}
+
+impl Act {
+    /// What a write does.
+    pub fn of(write: &Write) -> Self {
+        match (&write.becomes, &write.what) {
+            (Becomes::Begun { .. }, _) => Self::Began,
+            (_, None) => Self::Renewed,
+            (_, Some(Happened::Began(_))) => Self::Began,
+            (_, Some(Happened::Settled(..))) => Self::Settled,
+            (_, Some(Happened::Doubted(_))) => Self::Doubted,
+            (_, Some(Happened::LateResult(..))) => Self::Remarked,
+            (_, Some(Happened::LookedUp(_))) => Self::LookedUp,
+            (_, Some(Happened::Resolved(..))) => Self::Resolved,
+            (_, Some(Happened::Expired(_))) => Self::Expired,
+        }
+    }
 }

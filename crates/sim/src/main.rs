@@ -7,12 +7,15 @@
 //!
 //! * [`options`]: what a seed expands to. [`world`]: everything outside the product, and the actors.
 //! * [`history`]: what is recorded. [`checker`]: what must never happen, and what must sometimes.
+//! * [`shipped`]: a second simulator, which runs the published crate instead of its rules alone.
 //! * [`run`], [`replay`]: very many histories, and one. [`museum`]: faults planted to be found.
 //!
 //! ```text
 //! sim run --histories N [--seed S] [--jobs J] [--profile P]
 //! sim replay --seed N [--profile P] [--plant FAULT] [--without KIND,KIND] [--all]
 //! sim museum [--jobs J]
+//! sim shipped [--histories N] [--seed S] [--jobs J]
+//! sim shipped --replay SEED [--without KIND,KIND] [--all]
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no public items; `pub` says what a room offers")]
@@ -25,6 +28,7 @@ mod museum;
 mod options;
 mod replay;
 mod run;
+mod shipped;
 mod world;
 
 use std::io;

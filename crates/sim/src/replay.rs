@@ -87,12 +87,18 @@ pub fn explain(case: Case, invariant: Invariant, out: &mut dyn Write) -> io::Res
 pub fn show(case: Case, all: bool, out: &mut dyn Write) -> io::Result<bool> {
     let options = case.options();
     let (log, _) = Executor::new().run(&options, |log| log.to_vec());
-    let mut checker = Checker::new();
-    let violations = checker.judge(Rules::of(&options), &log).violations.to_vec();
     writeln!(out, "{options}")?;
+    show_log(Rules::of(&options), &log, all, out)
+}
+
+/// Judges a history and shows it: the events of the offending key up to the breach, or all. True if
+/// nothing was broken.
+pub fn show_log(rules: Rules, log: &[Entry], all: bool, out: &mut dyn Write) -> io::Result<bool> {
+    let mut checker = Checker::new();
+    let violations = checker.judge(rules, log).violations.to_vec();
     let key = violations.first().and_then(|violation| violation.key);
     let last = violations.first().map_or(usize::MAX, |violation| violation.entry);
-    let keys = keys_of(&log);
+    let keys = keys_of(log);
     let told: Vec<_> = (log.iter().zip(&keys).enumerate())
         .filter(|(number, (_, owner))| {
             let of_key = key.is_none() || owner.is_none() || **owner == key;
@@ -161,7 +167,12 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
             | What::Deleted { key }
             | What::Ruled { key, .. }
             | What::DeadLettered { key, .. } => Some(key),
+            What::RanOpen { exec, key, .. } => {
+                execs.push((u32::from(exec), key));
+                Some(key)
+            }
             What::NotConnected { call }
+            | What::CallResumed { call }
             | What::Heard { call, .. }
             | What::NotHeard { call, .. }
             | What::CallEnded { call, .. } => find(&calls, u32::from(call)),
@@ -170,6 +181,7 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
             | What::BeginFailed { conn, .. }
             | What::Answered { conn, .. } => find(&conns, u32::from(conn)),
             What::Unsent { fence, .. }
+            | What::KeepFor { fence, .. }
             | What::SettleAsked { fence, .. }
             | What::SettleHeard { fence, .. } => find(&fences, fence),
             What::GotAnswer { exec, .. }
@@ -184,6 +196,8 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
             | What::Resumed { .. }
             | What::Strayed { .. }
             | What::CutOff { .. }
+            | What::Reloaded { .. }
+            | What::Drained { .. }
             | What::Jumped { .. }
             | What::Flushed
             | What::FailedOver

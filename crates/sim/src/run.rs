@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::checker::{Checker, Rules, Sometimes, Violation};
+use crate::checker::{Checker, Judgement, Rules, Sometimes, Violation, Where};
 use crate::museum::Fault;
 use crate::options::{Kinds, Options, Profile};
 use crate::replay;
@@ -74,25 +74,12 @@ impl Runner {
 
     fn add(&mut self, options: &Options, report: &mut Report) {
         let Self { executor, checker } = self;
-        let (reached, cost) = executor.run(options, |log| {
-            let judgement = checker.judge(Rules::of(options), log);
-            report.documented += u64::from(judgement.documented > 0);
-            if let Some(violation) = judgement.violations.first() {
-                report.failed += 1;
-                if report.failures.len() < SHOWN_MAX {
-                    report.failures.push(Failure { seed: options.seed, violation: *violation });
-                }
-            }
-            judgement.reached
+        let ((), cost) = executor.run(options, |log| {
+            report.note(options.seed, &checker.judge(Rules::of(options), log));
         });
-        report.histories += 1;
         report.events += cost.events;
         report.faults += cost.faults;
         report.ms += u128::from(cost.ms);
-        report.reached.resize(Sometimes::ALL.len(), 0);
-        for (count, what) in report.reached.iter_mut().zip(Sometimes::ALL) {
-            *count += u64::from(reached.has(*what));
-        }
     }
 }
 
@@ -143,7 +130,23 @@ impl Plan {
 }
 
 impl Report {
-    fn join(&mut self, other: Self) {
+    /// Counts what became of a history.
+    pub fn note(&mut self, seed: u64, judgement: &Judgement<'_>) {
+        self.histories += 1;
+        self.documented += u64::from(judgement.documented > 0);
+        if let Some(violation) = judgement.violations.first() {
+            self.failed += 1;
+            if self.failures.len() < SHOWN_MAX {
+                self.failures.push(Failure { seed, violation: *violation });
+            }
+        }
+        self.reached.resize(Sometimes::ALL.len(), 0);
+        for (count, what) in self.reached.iter_mut().zip(Sometimes::ALL) {
+            *count += u64::from(judgement.reached.has(*what));
+        }
+    }
+
+    pub fn join(&mut self, other: Self) {
         self.histories += other.histories;
         self.events += other.events;
         self.faults += other.faults;
@@ -160,29 +163,16 @@ impl Report {
     }
 
     /// What should have happened more often: a thousandth of all histories, at least once.
-    pub fn missed(&self) -> impl Iterator<Item = (Sometimes, u64)> {
+    fn missed(&self, simulator: Where) -> impl Iterator<Item = (Sometimes, u64)> {
         let least = (self.histories / 1_000).max(1);
         let counts = self.reached.iter().copied().chain(std::iter::repeat(0));
-        Sometimes::ALL.iter().copied().zip(counts).filter(move |(_, count)| *count < least)
+        let all = Sometimes::ALL.iter().copied().zip(counts);
+        all.filter(move |(what, count)| what.is_of(simulator) && *count < least)
     }
 
     /// Prints the report. True if nothing was broken and nothing missed.
     pub fn print(&self, plan: &Plan, took: Duration, out: &mut dyn Write) -> io::Result<bool> {
-        let per_second = self.histories as f64 / took.as_secs_f64().max(0.001);
-        writeln!(out, "histories        {}", self.histories)?;
-        writeln!(out, "  per second     {per_second:.0} on {} threads", plan.jobs)?;
-        writeln!(out, "events           {}", self.events)?;
-        writeln!(out, "faults           {}", self.faults)?;
-        writeln!(out, "virtual years    {:.1}", self.ms as f64 / (365.25 * 86_400_000.0))?;
-        writeln!(
-            out,
-            "documented       {} (fail-over profile: forgotten writes)",
-            self.documented
-        )?;
-        writeln!(out, "violations       {}", self.failed)?;
-        for (what, count) in Sometimes::ALL.iter().zip(&self.reached) {
-            writeln!(out, "  sometimes {count:>9}  {}", what.says())?;
-        }
+        self.print_counts(plan.jobs, took, Where::Fast, out)?;
         for failure in &self.failures {
             let case = replay::Case {
                 seed: failure.seed,
@@ -192,15 +182,45 @@ impl Report {
             };
             replay::explain(case, failure.violation.invariant, out)?;
         }
-        let mut complete = true;
         // A prescribed profile cannot reach what belongs to another one.
-        if plan.profile.is_none() {
-            for (what, count) in self.missed() {
-                complete = false;
-                writeln!(out, "missed: only {count} histories in which {}", what.says())?;
-            }
-        }
+        let complete = plan.profile.is_some() || self.print_missed(Where::Fast, out)?;
         Ok(self.failed == 0 && complete)
+    }
+
+    /// Says how much was run, what was broken, and what was reached.
+    pub fn print_counts(
+        &self,
+        jobs: usize,
+        took: Duration,
+        simulator: Where,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let per_second = self.histories as f64 / took.as_secs_f64().max(0.001);
+        writeln!(out, "histories        {}", self.histories)?;
+        writeln!(out, "  per second     {per_second:.0} on {jobs} threads")?;
+        writeln!(out, "events           {}", self.events)?;
+        writeln!(out, "faults           {}", self.faults)?;
+        writeln!(out, "virtual years    {:.1}", self.ms as f64 / (365.25 * 86_400_000.0))?;
+        if simulator == Where::Fast {
+            let documented = self.documented;
+            writeln!(out, "documented       {documented} (fail-over profile: forgotten writes)")?;
+        }
+        writeln!(out, "violations       {}", self.failed)?;
+        let all = Sometimes::ALL.iter().zip(&self.reached);
+        for (what, count) in all.filter(|(what, _)| what.is_of(simulator)) {
+            writeln!(out, "  sometimes {count:>9}  {}", what.says())?;
+        }
+        Ok(())
+    }
+
+    /// Says what happened too seldom. True if nothing did.
+    pub fn print_missed(&self, simulator: Where, out: &mut dyn Write) -> io::Result<bool> {
+        let mut complete = true;
+        for (what, count) in self.missed(simulator) {
+            complete = false;
+            writeln!(out, "missed: only {count} histories in which {}", what.says())?;
+        }
+        Ok(complete)
     }
 }
 

@@ -163,7 +163,7 @@ impl Ready {
         let spent = begun.elapsed();
         let deadline = spent.saturating_add(self.time_left(begun, retries));
         let patience = Patience { deadline, ..retries.patience };
-        let next = self.call.next(&patience, heard, spent, chance(), now.as_secs());
+        let next = self.call.next(&patience, heard, spent, retries.chance(), now.as_secs());
         let next = match (next, end) {
             // The next attempt could not be written either.
             (Next::Retry(_), End::Error(Loss::Unsendable, _)) => self.call.end(),
@@ -300,15 +300,6 @@ fn uuid() -> Option<String> {
     ))
 }
 
-/// A number from 0 to 1 for the jitter. Without randomness, the longest pause.
-fn chance() -> f64 {
-    let mut bytes = [0_u8; 8];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => (u64::from_le_bytes(bytes) >> 11) as f64 / (1_u64 << 53) as f64,
-        Err(_) => 1.0,
-    }
-}
-
 /// The whole request body: a retry has to send it again.
 async fn whole<B>(body: B, bytes_max: usize) -> Result<Bytes, Refused>
 where
@@ -346,10 +337,5 @@ mod tests {
             assert_eq!(uuid.as_bytes()[14], b'4', "{uuid}");
             assert!(b"89ab".contains(&uuid.as_bytes()[19]), "{uuid}");
         }
-    }
-
-    #[test]
-    fn chance_is_a_fraction() {
-        assert!((0..1_000).map(|_| chance()).all(|chance| (0.0..1.0).contains(&chance)));
     }
 }

@@ -59,6 +59,7 @@ pub enum Notice<'a> {
 }
 
 type Observer = dyn Fn(&Notice<'_>) + Send + Sync;
+type Jitter = dyn Fn() -> f64 + Send + Sync;
 type Classify = dyn Fn(&(dyn Error + 'static)) -> Loss + Send + Sync;
 
 /// How a client retries. Cheap to clone.
@@ -75,6 +76,7 @@ pub struct Retries {
     pub(super) journal: Option<Journal>,
     observer: Option<Arc<Observer>>,
     classify: Arc<Classify>,
+    jitter: Arc<Jitter>,
 }
 
 impl Default for Retries {
@@ -91,6 +93,7 @@ impl Default for Retries {
             journal: None,
             observer: None,
             classify: Arc::new(loss),
+            jitter: Arc::new(chance),
         }
     }
 }
@@ -185,6 +188,18 @@ impl Retries {
         self
     }
 
+    /// Sets where the jitter of pauses comes from: a number from 0 to 1 for each pause. The default
+    /// is the system's randomness; a test that must repeat itself brings its own.
+    #[must_use]
+    pub fn jitter(mut self, chance: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
+        self.jitter = Arc::new(chance);
+        self
+    }
+
+    pub(super) fn chance(&self) -> f64 {
+        (self.jitter)()
+    }
+
     pub(super) fn notify(&self, notice: &Notice<'_>) {
         if let Some(observer) = &self.observer {
             observer(notice);
@@ -193,6 +208,15 @@ impl Retries {
 
     pub(super) fn loss(&self, error: &(dyn Error + 'static)) -> Loss {
         (self.classify)(error)
+    }
+}
+
+/// A number from 0 to 1 for the jitter. Without randomness, the longest pause.
+fn chance() -> f64 {
+    let mut bytes = [0_u8; 8];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => (u64::from_le_bytes(bytes) >> 11) as f64 / (1_u64 << 53) as f64,
+        Err(_) => 1.0,
     }
 }
 
@@ -205,5 +229,17 @@ impl fmt::Debug for Retries {
             .field("replay_marker", &self.replay_marker)
             .field("journal", &self.journal)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_is_a_fraction() {
+        let retries = Retries::default();
+        assert!((0..1_000).map(|_| retries.chance()).all(|chance| (0.0..1.0).contains(&chance)));
+        assert_eq!(retries.jitter(|| 0.25).chance(), 0.25);
     }
 }

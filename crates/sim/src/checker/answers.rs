@@ -5,7 +5,7 @@
 
 use super::invariant::Invariant as I;
 use super::{Call, Checker, Conn, GrantEnd, Sometimes};
-use crate::history::{CallEnd, Class, TRUNCATED};
+use crate::history::{CallEnd, Class, NONE, TRUNCATED};
 use crate::options::{NAMES, Profile};
 
 impl Checker {
@@ -17,6 +17,7 @@ impl Checker {
             told: false,
             in_doubt: false,
             answered: false,
+            may_end: false,
             end: None,
         };
         while self.calls.len() <= usize::from(call) {
@@ -35,6 +36,7 @@ impl Checker {
             gateway,
             invoked: self.entry,
             failed: false,
+            ambiguous: false,
             answered: false,
             known: false,
         };
@@ -59,15 +61,26 @@ impl Checker {
             // Nor can a client with an attempt in doubt tell the application's refusal from one
             // that was said at the door, until it is marked as kept.
             Class::First => (status < 400 || status < 500 && !in_doubt, true),
+            // Nothing is kept of it, but its client cannot know better.
+            Class::Unprotected => (status < 400 || status < 500 && !in_doubt, status < 500),
             Class::Gone | Class::Mismatch => (true, true),
             Class::Released
+            | Class::Doubtful
             | Class::InProgress
             | Class::Unknown
             | Class::Unavailable
             | Class::Unreachable => (false, false),
         };
+        // What passes is an answer to whoever knows of nothing that was lost; a mark says more.
+        let may_end = match class {
+            Class::Replay => true,
+            Class::Released | Class::Doubtful => status < 400 || status < 500 && !in_doubt,
+            Class::First | Class::Unprotected | Class::Gone | Class::Mismatch => told,
+            Class::InProgress | Class::Unknown | Class::Unavailable | Class::Unreachable => false,
+        };
         if let Some(call) = self.calls.get_mut(usize::from(call)) {
             call.told |= told;
+            call.may_end = may_end;
             call.answered |= answered;
             call.in_doubt |= !told && !matches!(class, Class::Unavailable | Class::Unreachable);
         }
@@ -80,12 +93,21 @@ impl Checker {
         }
     }
 
-    pub(super) fn call_ended(&mut self, call: u16, end: CallEnd) {
+    /// Another process finishes the call. It cannot know what the former one was told.
+    pub(super) fn call_resumed(&mut self, call: u16) {
+        self.reach(Sometimes::CallResumed);
         if let Some(call) = self.calls.get_mut(usize::from(call)) {
-            call.end = Some(end);
+            (call.told, call.in_doubt) = (false, true);
         }
+    }
+
+    pub(super) fn call_ended(&mut self, call: u16, end: CallEnd) {
+        let Some(ended) = self.calls.get_mut(usize::from(call)) else { return };
+        ended.end = Some(end);
+        let Call { may_end, key, .. } = *ended;
         match end {
-            CallEnd::Done => {}
+            CallEnd::Done => self.require(may_end, I::S38, key),
+            CallEnd::Refused => {}
             CallEnd::OutcomeUnknown => self.reach(Sometimes::CallInDoubt),
             CallEnd::GaveUp => self.reach(Sometimes::CallGivesUp),
         }
@@ -109,8 +131,7 @@ impl Checker {
         &mut self,
         conn: u16,
         class: Class,
-        status: u16,
-        body: u16,
+        answer: (u16, u16, u16),
         retry_after: u16,
     ) {
         let Some(open) = self.conns.get_mut(usize::from(conn)) else {
@@ -119,9 +140,10 @@ impl Checker {
         open.answered = true;
         let open = *open;
         let key = open.key;
-        self.require(open.failed == (class == Class::Unavailable), I::S14, key);
+        let refused = matches!(class, Class::Unavailable | Class::Unprotected);
+        self.require(open.failed == refused, I::S14, key);
         match class {
-            Class::First | Class::Replay => self.final_answer(open, class, status, body),
+            Class::First | Class::Replay => self.final_answer(open, class, answer),
             Class::Gone => {
                 self.reach(Sometimes::NotKept);
                 let gone = self.lived(open, |generation| generation.not_kept);
@@ -148,12 +170,23 @@ impl Checker {
             Class::Unavailable | Class::Unreachable => {
                 self.require(retry_after > 0, I::L4, key);
             }
-            Class::Released => {}
+            Class::Released | Class::Doubtful => self.own_answer(open, answer),
+            Class::Unprotected => {}
         }
     }
 
-    fn final_answer(&mut self, conn: Conn, class: Class, status: u16, body: u16) {
+    /// An answer that is passed on and not kept is of this very request, and as it was given.
+    fn own_answer(&mut self, conn: Conn, (status, body, head): (u16, u16, u16)) {
+        self.require(body == NONE || body & TRUNCATED == 0, I::S16, conn.key);
+        let Some(exec) = self.execs.get(usize::from(body)).copied() else { return };
+        let as_given = exec.replied.is_some_and(|(given, ..)| given == status) && exec.head == head;
+        let mine = exec.key == conn.key && exec.print == conn.print;
+        self.require(mine && as_given, I::S6, conn.key);
+    }
+
+    fn final_answer(&mut self, conn: Conn, class: Class, answer: (u16, u16, u16)) {
         let key = conn.key;
+        let (_, body, head) = answer;
         self.require(body & TRUNCATED == 0, I::S16, key);
         let Some(exec) = self.execs.get(usize::from(body & !TRUNCATED)).copied() else {
             return self.violate(I::S6, Some(key));
@@ -162,6 +195,7 @@ impl Checker {
         let same = exec.key == key && exec.print == conn.print;
         self.require(same && (exec.replied.is_some() || exec.effect), I::S6, key);
         self.require(exec.durable, I::S4, key);
+        self.require(exec.replied.is_none() || exec.head == head, I::S5, key);
         let Some(generation) = self
             .grant(Some(exec.key), exec.fence)
             .and_then(|at| self.grants.get(at))
@@ -170,10 +204,10 @@ impl Checker {
             return self.violate(I::S6, Some(key));
         };
         let Some(lived) = self.generations.get_mut(usize::from(generation)) else { return };
-        let before = lived.last_final.replace((status, body));
+        let before = lived.last_final.replace(answer);
         let over = lived.ended.is_some_and(|ended| ended < conn.invoked);
         let waited = lived.completed.is_some_and(|completed| completed > conn.invoked);
-        self.require(before.is_none_or(|before| before == (status, body)), I::S5, key);
+        self.require(before.is_none_or(|before| before == answer), I::S5, key);
         let rule = match self.rules.profile {
             Profile::Cached => I::S26,
             Profile::Durable | Profile::SingleOwner | Profile::FailOver => I::S23,

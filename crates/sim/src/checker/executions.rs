@@ -16,7 +16,7 @@ const MOMENTARY: [u16; 8] = [401, 403, 404, 407, 408, 421, 425, 429];
 impl Checker {
     pub(super) fn booted(&mut self, gateway: u8, epoch: u16) {
         if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
-            (gateway.up, gateway.epoch) = (true, epoch);
+            (gateway.up, gateway.epoch, gateway.drained) = (true, epoch, false);
         }
     }
 
@@ -40,6 +40,7 @@ impl Checker {
 
     pub(super) fn begun(&mut self, conn: u16, gateway: u8, epoch: u16, fence: u32) {
         let key = self.conns.get(usize::from(conn)).map(|conn| conn.key);
+        self.nothing_begins_after_a_drain(gateway, epoch, key);
         let Some(grant) = self.grant(None, fence).and_then(|at| self.grants.get_mut(at)) else {
             return self.violate(I::S3, key);
         };
@@ -53,6 +54,7 @@ impl Checker {
     pub(super) fn begin_failed(&mut self, conn: u16, ambiguous: bool) {
         if let Some(conn) = self.conns.get_mut(usize::from(conn)) {
             conn.failed = true;
+            conn.ambiguous |= ambiguous;
         }
         self.reach(match ambiguous {
             true => Sometimes::AmbiguousBegin,
@@ -84,6 +86,9 @@ impl Checker {
         let mine = grant.acknowledged && grant.gateway == gateway && grant.epoch == epoch;
         let (withdrawn, unsent) = (grant.end == GrantEnd::Withdrawn, grant.unsent);
         self.require(mine && alive, I::S3, key);
+        self.nothing_begins_after_a_drain(gateway, epoch, Some(key));
+        let beside = self.runs_open(key, (gateway, epoch));
+        self.require(!beside, I::S14, key);
         self.require(!withdrawn, I::S14, key);
         self.require(!unsent, I::S15, key);
         if again {
@@ -150,6 +155,10 @@ impl Checker {
         };
         ran.effect = true;
         let (key, fence, got) = (ran.key, ran.fence, ran.got);
+        if ran.unprotected.is_some() {
+            // Nobody has promised anything about it.
+            return;
+        }
         if got == Got::TimedOut {
             self.reach(Sometimes::LateEffect);
         }
@@ -164,9 +173,10 @@ impl Checker {
         self.require(!contradicts, I::S12, key);
     }
 
-    pub(super) fn replied(&mut self, exec: u16, status: u16, said: SaidSo, large: bool) {
+    pub(super) fn replied(&mut self, exec: u16, status: u16, said: SaidSo, large: bool, head: u16) {
         if let Some(ran) = self.exec(exec) {
             ran.open = false;
+            ran.head = head;
             ran.replied = Some((status, said, large));
         }
     }
@@ -187,6 +197,84 @@ impl Checker {
         }
         if let Some(ran) = self.exec(exec) {
             ran.got = got;
+            // Whoever stops waiting does not know what goes on.
+            ran.open &= ran.unprotected.is_none();
+        }
+    }
+
+    /// A process says that nothing is open any more: so it is, and so it stays.
+    pub(super) fn drained(&mut self, gateway: u8, epoch: u16, open: u16) {
+        if open > 0 {
+            // After the healing everything ends.
+            let is_late = self.healed_at.is_some();
+            self.reach(Sometimes::DrainCutShort);
+            return if is_late {
+                self.violate(I::L8, None)
+            };
+        }
+        self.reach(Sometimes::Drain);
+        for at in 0..self.grants.len() {
+            let Some(grant) = self.grants.get(at).copied() else { continue };
+            let is_mine = (grant.gateway, grant.epoch) == (gateway, epoch);
+            let is_open = grant.acknowledged && grant.sent && grant.asked.is_none();
+            self.require(!(is_mine && is_open), I::L8, grant.key);
+        }
+        if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
+            gateway.drained = gateway.epoch == epoch;
+        }
+    }
+
+    fn nothing_begins_after_a_drain(&mut self, gateway: u8, epoch: u16, key: Option<u8>) {
+        let is_drained = self
+            .gateways
+            .get(usize::from(gateway))
+            .is_some_and(|gateway| gateway.drained && gateway.epoch == epoch);
+        if is_drained {
+            self.violate(I::L8, key);
+        }
+    }
+
+    /// A process executes without protection: where the route says so, after a begin that surely was
+    /// not applied, and not beside what it knows to run or to be settled here.
+    pub(super) fn ran_open(&mut self, exec: u16, conn: u16, key: u8, print: u8, by: (u8, u16)) {
+        let opened = self.conns.get(usize::from(conn)).copied();
+        let refused = opened.is_some_and(|conn| !conn.ambiguous);
+        self.require(self.rules.fails_open && refused, I::S14, key);
+        let beside = self.runs_open(key, by) || self.owes_settle(key, by);
+        self.require(!beside, I::S14, key);
+        self.reach(Sometimes::RunsUnprotected);
+        if let Some(conn) = self.conns.get_mut(usize::from(conn)) {
+            conn.failed = true;
+        }
+        if let Some(slot) = self.exec(exec) {
+            *slot = Exec { key, print, open: true, unprotected: Some(by), ..*slot };
+        }
+    }
+
+    /// Whether a process runs a key without protection now.
+    fn runs_open(&self, key: u8, by: (u8, u16)) -> bool {
+        self.execs.iter().any(|exec| exec.key == key && exec.open && exec.unprotected == Some(by))
+    }
+
+    /// Whether a process knows that it has executed a key, and has not made that durable yet.
+    fn owes_settle(&self, key: u8, by: (u8, u16)) -> bool {
+        self.grants.iter().any(|grant| {
+            let still_tries = grant.asked.is_none()
+                || self.at < grant.asked_at.saturating_add(self.rules.settles_for_ms);
+            grant.key == key
+                && (grant.gateway, grant.epoch) == by
+                && grant.sent
+                && grant.end == GrantEnd::Open
+                && !grant.closed
+                && still_tries
+        })
+    }
+
+    /// A handler asks for another retention.
+    pub(super) fn keep_for(&mut self, fence: u32, ttl_ms: u64) {
+        self.reach(Sometimes::HandlerTtl);
+        if let Some(grant) = self.grant(None, fence).and_then(|at| self.grants.get_mut(at)) {
+            grant.ttl_ms = Some(ttl_ms);
         }
     }
 
@@ -195,6 +283,9 @@ impl Checker {
         let Some(at) = self.grant(None, fence) else { return self.violate(I::S3, None) };
         let Some(grant) = self.grants.get_mut(at) else { return };
         let asked = grant.asked.replace((standing, body));
+        if asked.is_none() {
+            grant.asked_at = self.at;
+        }
         let (key, sent, exec) = (grant.key, grant.sent, grant.exec);
         if let Some(asked) = asked {
             return self.require(asked == (standing, body), I::S15, key);
@@ -260,9 +351,10 @@ impl Checker {
             live.is_some_and(|live| live.standing == standing && is_decided(standing))
         });
         match heard {
-            SettleHeard::Done => {}
+            SettleHeard::Done => self.close(fence),
             SettleHeard::Lost { contradiction } => {
                 self.reach(Sometimes::LateSettleRefused);
+                self.close(fence);
                 if contradiction {
                     self.reach(Sometimes::Contradiction);
                 }
@@ -277,6 +369,13 @@ impl Checker {
                     self.reach(Sometimes::AmbiguousSettle);
                 }
             }
+        }
+    }
+
+    /// The owner knows that its settle is over.
+    fn close(&mut self, fence: u32) {
+        if let Some(grant) = self.grant(None, fence).and_then(|at| self.grants.get_mut(at)) {
+            grant.closed = true;
         }
     }
 

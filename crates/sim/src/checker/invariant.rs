@@ -43,7 +43,7 @@ invariants! {
     S11 "fences and versions rise for ever; who lost its fence changes nothing",
     S12 "a late owner is heard while nobody has decided, and refused afterwards; proof is never contradicted",
     S13 "a verdict rests on evidence about the very attempt that it decides",
-    S14 "no execution after a begin that failed",
+    S14 "no execution after a begin that failed, but where the route says so, and never beside one that this process knows of",
     S15 "an ambiguous settle is repeated as it was, and nothing is executed for it",
     S16 "an answer that broke off is never kept",
     S17 "an answer too large to keep ends the request all the same",
@@ -60,6 +60,7 @@ invariants! {
     L2 "a patient client gets its answer",
     L3 "every unknown is decided or on a person's list",
     L4 "a refusal says when to come back, not later than the lease",
+    L8 "a process that says that nothing is open has nothing open, and begins nothing more",
 }
 
 impl Invariant {
@@ -96,7 +97,8 @@ impl Invariant {
             | Self::L1
             | Self::L2
             | Self::L3
-            | Self::L4 => false,
+            | Self::L4
+            | Self::L8 => false,
         }
     }
 }

@@ -15,7 +15,7 @@ mod records;
 mod tests;
 
 pub use invariant::Invariant;
-pub use reached::{Reached, Sometimes};
+pub use reached::{Reached, Sometimes, Where};
 
 use retrysafe_core::policy::{Absence, OnServerError};
 use retrysafe_core::record::Standing;
@@ -33,6 +33,10 @@ pub struct Rules {
     pub lease_ms: u64,
     pub ttl_ms: u64,
     pub operator: bool,
+    /// Whether the route runs what the store refuses to begin.
+    pub fails_open: bool,
+    /// How long an owner tries to settle, and its process knows of what it did.
+    pub settles_for_ms: u64,
 }
 
 /// A broken invariant, where it broke.
@@ -99,7 +103,9 @@ struct Generation {
     ended: Option<usize>,
     completed: Option<usize>,
     not_kept: bool,
-    last_final: Option<(u16, u16)>,
+    /// Status, body and head of the last final answer.
+    last_final: Option<(u16, u16, u16)>,
+    ttl_ms: u64,
 }
 
 /// One right to execute.
@@ -117,6 +123,11 @@ struct Grant {
     exec: Option<u16>,
     effects: u8,
     asked: Option<(Standing, u16)>,
+    asked_at: u64,
+    /// Whether its process knows that the settle is over.
+    closed: bool,
+    /// The retention that its handler asks for.
+    ttl_ms: Option<u64>,
     end: GrantEnd,
 }
 
@@ -138,8 +149,11 @@ struct Exec {
     open: bool,
     effect: bool,
     replied: Option<(u16, SaidSo, bool)>,
+    head: u16,
     got: Got,
     durable: bool,
+    /// The process that runs it without protection.
+    unprotected: Option<(u8, u16)>,
 }
 
 /// What a gateway had from its upstream.
@@ -162,6 +176,8 @@ struct Conn {
     gateway: u8,
     invoked: usize,
     failed: bool,
+    /// Whether its begin may have been applied all the same.
+    ambiguous: bool,
     answered: bool,
     known: bool,
 }
@@ -177,6 +193,8 @@ struct Call {
     /// Whether an attempt may have been executed and nobody has told it so.
     in_doubt: bool,
     answered: bool,
+    /// Whether the last thing it heard can be an end of the call.
+    may_end: bool,
     end: Option<crate::history::CallEnd>,
 }
 
@@ -184,6 +202,8 @@ struct Call {
 struct Gateway {
     up: bool,
     epoch: u16,
+    /// Whether it has said that nothing is open any more.
+    drained: bool,
 }
 
 impl Rules {
@@ -196,6 +216,8 @@ impl Rules {
             lease_ms: options.lease_ms,
             ttl_ms: options.ttl_ms,
             operator: options.operator,
+            fails_open: false,
+            settles_for_ms: 0,
         }
     }
 }
@@ -285,6 +307,8 @@ impl Checker {
             | What::Strayed { .. }
             | What::CutOff { .. }
             | What::Flushed => {}
+            What::Reloaded { .. } => self.reach(Sometimes::Reload),
+            What::Drained { gateway, epoch, open } => self.drained(gateway, epoch, open),
 
             What::Called { call, key, print } => self.called(call, key, print),
             What::Invoked { call, conn, key, print, gateway } => {
@@ -293,6 +317,7 @@ impl Checker {
             What::Heard { call, class, status, .. } => self.heard(call, class, status),
             What::NotConnected { .. } => {}
             What::NotHeard { call, .. } => self.not_heard(call),
+            What::CallResumed { call } => self.call_resumed(call),
             What::CallEnded { call, end } => self.call_ended(call, end),
             What::Disconnected { conn } => self.disconnected(conn),
 
@@ -302,6 +327,10 @@ impl Checker {
             What::Sent { conn, fence, gateway, epoch, .. } => {
                 self.sent(conn, fence, gateway, epoch);
             }
+            What::RanOpen { exec, conn, key, print, gateway, epoch } => {
+                self.ran_open(exec, conn, key, print, (gateway, epoch));
+            }
+            What::KeepFor { fence, ttl_ms } => self.keep_for(fence, ttl_ms),
             What::GotAnswer { exec, whole } => {
                 self.got(exec, if whole { Got::Whole } else { Got::Part });
             }
@@ -309,15 +338,17 @@ impl Checker {
             What::GaveUp { exec } => self.got(exec, Got::TimedOut),
             What::SettleAsked { fence, standing, body } => self.settle_asked(fence, standing, body),
             What::SettleHeard { fence, heard } => self.settle_heard(fence, heard),
-            What::Answered { conn, class, status, body, retry_after } => {
-                self.answered(conn, class, status, body, retry_after);
+            What::Answered { conn, class, status, body, retry_after, head } => {
+                self.answered(conn, class, (status, body, head), retry_after);
             }
             What::CacheServed { .. } => self.reach(Sometimes::CacheServes),
             What::CacheRefused { .. } => self.reach(Sometimes::CacheStale),
 
             What::Ran { exec, key, fence, print } => self.ran(exec, key, fence, print),
             What::Effect { exec } => self.effect(exec),
-            What::Replied { exec, status, said, large } => self.replied(exec, status, said, large),
+            What::Replied { exec, status, said, large, head } => {
+                self.replied(exec, status, said, large, head);
+            }
             What::Panicked { exec } => self.panicked(exec),
             What::Bounced { .. } => self.reach(Sometimes::BurntRequestBounces),
             What::Burnt { key, fence } => self.burnt.push((key, fence)),

@@ -154,6 +154,7 @@ impl Checker {
             completed: None,
             not_kept: false,
             last_final: None,
+            ttl_ms: self.rules.ttl_ms,
         });
         self.generations.len() as u16 - 1
     }
@@ -210,12 +211,16 @@ impl Checker {
             exec: None,
             effects: 0,
             asked: None,
+            asked_at: 0,
+            closed: false,
+            ttl_ms: None,
             end: GrantEnd::Open,
         });
     }
 
     fn renewed(&mut self, wrote: &Wrote, live: Live) {
-        let mine = wrote.by.role == Role::Owner { fence: live.fence };
+        let mine = wrote.by.role == Role::Owner { fence: live.fence }
+            && self.is_of_owner(wrote, live.fence);
         self.require(mine && live.standing == Standing::InProgress, I::S11, wrote.key);
         self.require(wrote.standing == Standing::InProgress, I::S11, wrote.key);
         self.reach(Sometimes::Renewal);
@@ -226,7 +231,14 @@ impl Checker {
         let grant = self.grant(Some(key), live.fence);
         match wrote.by.role {
             Role::Owner { fence } => {
-                self.require(fence == live.fence, I::S11, key);
+                let mine = fence == live.fence && self.is_of_owner(wrote, live.fence);
+                self.require(mine, I::S11, key);
+                let ttl_ms = grant.and_then(|at| self.grants.get(at)).and_then(|it| it.ttl_ms);
+                if let (Some(ttl_ms), Some(generation)) =
+                    (ttl_ms, self.generations.get_mut(usize::from(live.generation)))
+                {
+                    generation.ttl_ms = ttl_ms;
+                }
                 if live.standing == Standing::Unknown && wrote.standing == Standing::Completed {
                     self.reach(Sometimes::LateSettleAccepted);
                 }
@@ -248,8 +260,14 @@ impl Checker {
             _ => self.violate(I::S11, Some(key)),
         }
         self.require(!is_decided(live.standing), I::S30, key);
-        self.kept_for_its_time(wrote);
+        self.kept_for_its_time(wrote, live.generation);
         self.now_durable(wrote, grant);
+    }
+
+    /// Whether a write comes from the process to which the fence was granted.
+    fn is_of_owner(&self, wrote: &Wrote, fence: u32) -> bool {
+        let grant = self.grant(Some(wrote.key), fence).and_then(|at| self.grants.get(at));
+        grant.is_some_and(|it| (it.gateway, it.epoch) == (wrote.by.gateway, wrote.by.epoch))
     }
 
     /// What a completed record holds may be told from now on.
@@ -264,9 +282,10 @@ impl Checker {
         }
     }
 
-    fn kept_for_its_time(&mut self, wrote: &Wrote) {
+    fn kept_for_its_time(&mut self, wrote: &Wrote, generation: u16) {
+        let ttl_ms = self.generation(generation).map_or(0, |generation| generation.ttl_ms);
         if is_decided(wrote.standing) {
-            self.require(wrote.until >= wrote.now + self.rules.ttl_ms, I::S22, wrote.key);
+            self.require(wrote.until >= wrote.now + ttl_ms, I::S22, wrote.key);
         }
     }
 
@@ -327,7 +346,7 @@ impl Checker {
         if let Some(grant) = grant.and_then(|at| self.grants.get_mut(at)) {
             grant.end = GrantEnd::Judged(evidence);
         }
-        self.kept_for_its_time(wrote);
+        self.kept_for_its_time(wrote, live.generation);
         self.now_durable(wrote, grant);
     }
 

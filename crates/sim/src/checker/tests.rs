@@ -26,6 +26,8 @@ fn rules() -> Rules {
         lease_ms: LEASE_MS,
         ttl_ms: TTL_MS,
         operator: true,
+        fails_open: false,
+        settles_for_ms: 0,
     }
 }
 
@@ -136,7 +138,7 @@ impl Story {
     }
 
     fn replies(self, exec: u16, status: u16) -> Self {
-        self.then(What::Replied { exec, status, said: SaidSo::Nothing, large: false })
+        self.then(What::Replied { exec, status, said: SaidSo::Nothing, large: false, head: 0 })
             .then(What::GotAnswer { exec, whole: true })
     }
 
@@ -161,9 +163,15 @@ impl Story {
     fn answers(self, conn: u16, class: Class, status: u16, body: u16) -> Self {
         let retry_after = match class {
             Class::InProgress | Class::Unknown | Class::Unavailable | Class::Unreachable => 1,
-            Class::First | Class::Replay | Class::Gone | Class::Released | Class::Mismatch => 0,
+            Class::First
+            | Class::Replay
+            | Class::Gone
+            | Class::Released
+            | Class::Doubtful
+            | Class::Unprotected
+            | Class::Mismatch => 0,
         };
-        self.then(What::Answered { conn, class, status, body, retry_after })
+        self.then(What::Answered { conn, class, status, body, retry_after, head: 0 })
     }
 
     fn hears(self, call: u16, conn: u16, class: Class, status: u16, body: u16) -> Self {
@@ -325,7 +333,13 @@ fn bad_history(invariant: Invariant) -> Story {
             .begins(0, 0)
             .sends(0, 0, 1)
             .runs(0, 0, 1)
-            .then(What::Replied { exec: 0, status: 201, said: SaidSo::Nothing, large: false })
+            .then(What::Replied {
+                exec: 0,
+                status: 201,
+                said: SaidSo::Nothing,
+                large: false,
+                head: 0,
+            })
             .then(What::GotAnswer { exec: 0, whole: false })
             .settles(0, 1, S::Completed, 0),
         I::S17 => Story::new()
@@ -333,7 +347,13 @@ fn bad_history(invariant: Invariant) -> Story {
             .begins(0, 0)
             .sends(0, 0, 1)
             .runs(0, 0, 1)
-            .then(What::Replied { exec: 0, status: 201, said: SaidSo::Nothing, large: true })
+            .then(What::Replied {
+                exec: 0,
+                status: 201,
+                said: SaidSo::Nothing,
+                large: true,
+                head: 0,
+            })
             .then(What::GotAnswer { exec: 0, whole: true })
             .settles(0, 1, S::Completed, 0),
         I::S19 => Story::new()
@@ -382,7 +402,12 @@ fn bad_history(invariant: Invariant) -> Story {
             status: 409,
             body: NONE,
             retry_after: 9,
+            head: 0,
         }),
+        I::L8 => Story::new()
+            .then(What::Drained { gateway: 0, epoch: 1, open: 0 })
+            .calls(0, 0, 0)
+            .begins(0, 0),
     }
 }
 

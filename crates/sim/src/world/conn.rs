@@ -100,7 +100,7 @@ impl World {
 
     pub fn answer(&mut self, conn: u16, reply: Reply) {
         let Reply { class, status, body, retry_after, .. } = reply;
-        self.record(What::Answered { conn, class, status, body, retry_after });
+        self.record(What::Answered { conn, class, status, body, retry_after, head: 0 });
         let lost = self.strike(Kind::AnswerLost, 8);
         let ms = self.chance.between(1, 10);
         if let Some(open) = self.conns.get_mut(usize::from(conn)) {

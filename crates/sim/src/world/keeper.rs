@@ -6,7 +6,7 @@
 //! what goes wrong on the way is the [`wire`](super::wire)'s business.
 
 use retrysafe_core::machine::{self, Decision, Event};
-use retrysafe_core::record::{Becomes, First, Happened, Record, Standing, State, Write};
+use retrysafe_core::record::{First, Record, Standing, State, Write};
 use retrysafe_core::store::{Cursor, Inserted, Page, Query, Stamped, Swapped};
 use retrysafe_core::time::Time;
 
@@ -213,7 +213,7 @@ impl Keeper {
         let version = self.next_version(Some(current_version));
         let Some(current) = self.record(key) else { return Swapped::Lost(None) };
         let record = write.onto(current, now, version);
-        log.push(wrote(key, by, act(write), &record, at, now));
+        log.push(wrote(key, by, Act::of(write), &record, at, now));
         self.replace(key, at, Some(record.clone()));
         Swapped::Done(record)
     }
@@ -295,18 +295,4 @@ fn wrote(key: u8, by: By, act: Act, record: &Record, at: u64, now: Time) -> Entr
         until: until.as_ms(),
     });
     Entry { at, what }
-}
-
-fn act(write: &Write) -> Act {
-    match (&write.becomes, &write.what) {
-        (Becomes::Begun { .. }, _) => Act::Began,
-        (_, None) => Act::Renewed,
-        (_, Some(Happened::Began(_))) => Act::Began,
-        (_, Some(Happened::Settled(..))) => Act::Settled,
-        (_, Some(Happened::Doubted(_))) => Act::Doubted,
-        (_, Some(Happened::LateResult(..))) => Act::Remarked,
-        (_, Some(Happened::LookedUp(_))) => Act::LookedUp,
-        (_, Some(Happened::Resolved(..))) => Act::Resolved,
-        (_, Some(Happened::Expired(_))) => Act::Expired,
-    }
 }

@@ -1,0 +1,25 @@
+//! Does the code that ships keep the promise, whatever happens?
+//!
+//! The fast simulator runs the rules; this one runs the crate `retrysafe` as it is published: the
+//! tower layer, upkeep with sweeper, reaper and reconcilers, and the client with its journal. They
+//! live in one tokio runtime per history, on one thread, with a paused clock. Around them stand a
+//! simulated store behind the `Store` trait, a network at the level of tower services, handlers and
+//! an upstream. The same checker judges the same kind of log.
+//!
+//! * [`options`]: what a seed expands to. [`nemesis`]: what happens when.
+//! * [`process`]: what runs in a gateway process. [`caller`]: what runs in a client.
+//! * [`store`], [`network`], [`upstream`]: what stands around them. [`stage`]: what all share.
+//! * [`run`]: very many histories, and one.
+
+mod caller;
+mod nemesis;
+mod network;
+mod options;
+mod process;
+mod run;
+mod stage;
+mod store;
+mod upstream;
+
+pub use options::{Kind, Kinds};
+pub use run::{Plan, show};

@@ -1,0 +1,190 @@
+//! What runs in a process?
+//!
+//! The shipped layer around the handler, and the shipped upkeep with its reconcilers, over the
+//! simulated store. A crash ends the process's [`Life`]; the next one begins with nothing but what
+//! the store knows.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use retrysafe::layer::{Drain, Idempotency, IdempotencyLayer, RoutePolicy};
+use retrysafe::upkeep::{Lookup, Reconciler, Schedule, Tending, Upkeep};
+use retrysafe_core::fingerprint::Rules;
+use retrysafe_core::machine::Proof;
+use retrysafe_core::policy::{Absence, OnStoreError};
+use retrysafe_core::record::Record;
+use retrysafe_core::{Policy, Scope};
+use tower_layer::Layer as _;
+
+use super::options::{Kind, Options};
+use super::stage::{Finding, Life, SCOPE, Stage};
+use super::store::{Asker, SimStore};
+use super::upstream::{RESPONSE_BYTES_MAX, Upstream, panic_quietly};
+use crate::history::{Found, What};
+
+/// The shipped layer around the simulated handler.
+pub type Guarded = Idempotency<Upstream, SimStore>;
+
+/// A gateway process that is alive.
+pub struct Process {
+    pub life: Life,
+    pub service: Guarded,
+    pub drain: Drain,
+    /// Whether new connections are taken.
+    pub accepts: bool,
+    rules: Arc<Mutex<Arc<RoutePolicy>>>,
+    /// Dropped with the process.
+    _upkeep: Tending,
+}
+
+impl Process {
+    /// Starts a process.
+    pub fn boot(stage: &Stage, gateway: u8) -> Self {
+        let epoch = stage.with(|state| {
+            while state.epochs.len() <= usize::from(gateway) {
+                state.epochs.push(0);
+            }
+            let epoch = state.epochs.get_mut(usize::from(gateway));
+            epoch.map_or(0, |epoch| {
+                *epoch += 1;
+                *epoch
+            })
+        });
+        stage.record(What::Booted { gateway, epoch });
+        let life = Life::new(gateway, epoch);
+        let options = stage.options();
+        let rules = Arc::new(Mutex::new(policy(options, 0)));
+        let current = Arc::clone(&rules);
+        let owners = stage.chance(&[30, gateway.into(), epoch.into()]).next();
+        let layer = IdempotencyLayer::new(SimStore::new(stage, Asker::Layer(life.clone())))
+            .store_timeout(Duration::from_millis(options.store_timeout_ms))
+            .owners_from(owners)
+            .settle_max(Duration::from_millis(options.settle_max_ms))
+            .policy_by(move |_| Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner)))
+            .scope(|parts| {
+                let name = parts.headers.get(SCOPE)?;
+                Some(Scope::of([("sim", name.as_bytes())]))
+            })
+            .waiters_max(4, 8)
+            .by_upstream(true)
+            .trust_outcome_header(true);
+        let drain = layer.drain();
+        let service = layer.layer(Upstream { stage: stage.clone(), life: life.clone() });
+        let upkeep = upkeep(stage, &life);
+        Self { life, service, drain, accepts: true, rules, _upkeep: upkeep }
+    }
+
+    /// Replaces the rules while requests run.
+    pub fn reload(&self, options: &Options, number: u64) {
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = policy(options, number);
+    }
+}
+
+/// The route's policy. Every reload makes another set of rules for fingerprints, which knows the
+/// former ones.
+fn policy(options: &Options, number: u64) -> Arc<RoutePolicy> {
+    let sets = [Rules::default(), Rules::default().raw_bodies(), Rules::default().without_host()];
+    let at = (number % sets.len() as u64) as usize;
+    let fingerprint = sets.get(at).cloned().unwrap_or_default();
+    let policy = Policy {
+        lease: Duration::from_millis(options.lease_ms),
+        lease_max: Duration::from_millis(options.lease_max_ms),
+        ttl: Duration::from_millis(options.ttl_ms),
+        wait_max: Duration::from_millis(options.wait_max_ms),
+        on_server_error: options.on_server_error,
+        on_store_error: match options.fails_open {
+            true => OnStoreError::Open,
+            false => OnStoreError::Closed,
+        },
+        absence: options.absence,
+        response_bytes_max: RESPONSE_BYTES_MAX,
+        former_fingerprints: sets.into_iter().filter(|rules| *rules != fingerprint).collect(),
+        fingerprint,
+        ..Policy::default()
+    };
+    Arc::new(RoutePolicy::new("payments", policy))
+}
+
+fn upkeep(stage: &Stage, life: &Life) -> Tending {
+    let options = stage.options();
+    let lease = Duration::from_millis(options.lease_ms);
+    let mut upkeep = Upkeep::new(SimStore::new(stage, Asker::Upkeep(life.clone())))
+        .store_timeout(Duration::from_millis(options.store_timeout_ms))
+        .sweep_every(lease)
+        .reap_every(lease * 2);
+    for _ in 0..options.reconcilers {
+        let reconciler = SimReconciler { stage: stage.clone(), life: life.clone() };
+        upkeep = upkeep.reconcile(reconciler, schedule(options));
+    }
+    upkeep.start()
+}
+
+/// When the reconcilers ask.
+pub fn schedule(options: &Options) -> Schedule {
+    let lease = Duration::from_millis(options.lease_ms);
+    Schedule {
+        after: (0..options.lookups_max).map(|number| lease * number).collect(),
+        look_every: lease,
+        lookup_max: lease,
+        settle_time: Duration::from_millis(options.settle_ms()),
+        route: None,
+    }
+}
+
+/// Asks the upstream what became of an attempt.
+struct SimReconciler {
+    stage: Stage,
+    life: Life,
+}
+
+impl Reconciler for SimReconciler {
+    async fn lookup(&self, unknown: &Record) -> Lookup {
+        let stage = &self.stage;
+        self.life.pass(stage).await;
+        let fence = unknown.fence.0 as u32;
+        let Some(key) = stage.with(|state| state.key_of(&unknown.id)) else {
+            return Lookup::Inconclusive("no such key".into());
+        };
+        let Life { gateway, epoch, .. } = self.life;
+        let name = [40, gateway.into(), epoch.into(), key.into(), fence.into()];
+        let number = stage.with(|state| state.count(&name));
+        let mut chance = stage.chance(&[name.as_slice(), &[number]].concat());
+        let out_ms = match stage.strikes(&mut chance, Kind::BadLookup, 20) {
+            true => chance.scaled(10, 2 * stage.options().lease_ms),
+            false => chance.between(1, 10),
+        };
+        stage.sleep(out_ms).await;
+        if stage.strikes(&mut chance, Kind::BadLookup, 10) {
+            panic_quietly();
+        }
+        if stage.strikes(&mut chance, Kind::BadLookup, 10) {
+            return Lookup::Pending;
+        }
+        let burns = stage.options().burns && chance.percent(75);
+        let (found, lookup) = stage.with(|state| match state.effect_of(key, fence) {
+            Some(exec) => (Some(Found::Effect), Lookup::Executed(state.remembered(exec))),
+            None if burns => {
+                state.burnt.push((key, fence));
+                state.record(What::Burnt { key, fence });
+                (Some(Found::Burnt), Lookup::NotExecuted(Proof::burnt()))
+            }
+            None => (Some(Found::Absence), Lookup::NotFound),
+        });
+        if let Some(found) = found {
+            let finding = Finding { gateway, epoch, key, fence, found };
+            stage.with(|state| state.findings.push(finding));
+        }
+        stage.sleep(chance.between(1, 10)).await;
+        self.life.pass(stage).await;
+        lookup
+    }
+
+    fn absence(&self, _: &Record) -> Absence {
+        let number = self.stage.with(|state| state.count(&[41]));
+        let mut chance = self.stage.chance(&[41, number]);
+        if self.stage.strikes(&mut chance, Kind::BadLookup, 5) {
+            panic_quietly();
+        }
+        self.stage.options().absence
+    }
+}

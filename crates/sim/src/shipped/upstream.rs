@@ -1,0 +1,533 @@
+//! What does the handler do with a request, and what does the upstream behind it?
+//!
+//! [`Upstream`] is the service that the layer wraps: a handler in the process, which sends a message
+//! to an upstream outside of it. The message outlives the process. The upstream works, takes effect
+//! and answers, each of which may be late, and the last of which may be lost, broken off, too long or
+//! an error. Effects are written into the history as they happen: they are the ground truth.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::{Body as HttpBody, Frame};
+use http_body_util::Full;
+use retrysafe::layer::{Attempt, Body, Failed};
+use retrysafe_core::policy::Said;
+use retrysafe_core::record::{Answer, Standing};
+use retrysafe_core::response::StoredResponse;
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tower_service::Service;
+
+use super::options::Kind;
+use super::stage::{CONN, Life, Stage, State};
+use crate::history::{NONE, SaidSo, TRUNCATED, What};
+
+/// The longest answer that the route keeps.
+pub const RESPONSE_BYTES_MAX: usize = 64;
+
+/// One execution, and what becomes of it.
+#[derive(Clone)]
+pub struct Execution {
+    pub key: u8,
+    /// Its fence; none where nothing protects it.
+    pub fence: Option<u32>,
+    pub plan: Plan,
+    pub took_effect: bool,
+    /// How its owner has settled it.
+    pub settled: Option<Standing>,
+}
+
+/// What handler and upstream will do, drawn when the request is sent.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    way_ms: u64,
+    work_ms: u64,
+    rest_ms: u64,
+    /// Whether the message arrives, and whether its answer does.
+    arrives: bool,
+    answers: bool,
+    effect: bool,
+    status: u16,
+    said: SaidSo,
+    long: bool,
+    whole: bool,
+    piece_ms: u64,
+    handler: Handler,
+    ttl_ms: Option<u64>,
+    says: Says,
+}
+
+/// What kind of handler it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handler {
+    Proxy,
+    Panics,
+    Errs,
+    /// It never waits for anything, and uses up its task's budget.
+    Busy,
+    Refuses,
+}
+
+/// By what a handler says its outcome.
+#[derive(Clone, Copy)]
+enum Says {
+    Header,
+    Extension,
+    Attempt,
+}
+
+/// The service that the layer wraps.
+#[derive(Clone)]
+pub struct Upstream {
+    pub stage: Stage,
+    pub life: Life,
+}
+
+/// An error of the handler's own.
+#[derive(Debug)]
+pub struct HandlerError;
+
+/// The body of an answer: pieces, with pauses between them, and perhaps no end.
+pub struct Pieces {
+    pieces: VecDeque<Bytes>,
+    whole: bool,
+    pause_ms: u64,
+    pausing: Option<Pin<Box<Sleep>>>,
+}
+
+type Answered = Result<Response<Pieces>, HandlerError>;
+
+impl Service<Request<Body<Full<Bytes>>>> for Upstream {
+    type Response = Response<Pieces>;
+    type Error = HandlerError;
+    type Future = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body<Full<Bytes>>>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move { this.handle(&request).await })
+    }
+}
+
+impl Upstream {
+    async fn handle(&self, request: &Request<Body<Full<Bytes>>>) -> Answered {
+        if self.life.is_dead() {
+            std::future::pending::<()>().await;
+        }
+        let text = request.headers().get(CONN).and_then(|value| value.to_str().ok());
+        let conn = text.and_then(|text| text.get(1..)).and_then(|text| text.parse().ok());
+        let conn: u16 = conn.unwrap_or(NONE);
+        let attempt = request.extensions().get::<Attempt>();
+        let fence = attempt.map(|attempt| attempt.fence().0 as u32);
+        let (exec, plan) = self.send(conn, fence);
+        if let (Some(attempt), Some(fence)) = (attempt, fence) {
+            self.wish(attempt, fence, plan);
+        }
+        match plan.handler {
+            Handler::Refuses => {
+                let mut response = Response::new(Pieces::none());
+                response.extensions_mut().insert(Failed::NotSent);
+                return Ok(response);
+            }
+            Handler::Panics => {
+                self.run(exec, plan);
+                self.stage.record(What::Panicked { exec });
+                self.stage.record(What::GotPanic { exec });
+                panic_quietly();
+            }
+            Handler::Errs => {
+                self.run(exec, plan);
+                self.reply(exec, plan);
+                self.stage.record(What::GaveUp { exec });
+                return Err(HandlerError);
+            }
+            Handler::Busy => self.be_busy(plan).await,
+            Handler::Proxy => {}
+        }
+        let lost = self.ask_upstream(exec, plan).await.err();
+        self.life.pass(&self.stage).await;
+        if let Some(lost) = lost {
+            self.stage.record(What::GaveUp { exec });
+            let mut response = Response::new(Pieces::none());
+            response.extensions_mut().insert(lost);
+            return Ok(response);
+        }
+        self.stage.record(What::GotAnswer { exec, whole: plan.whole });
+        Ok(answer(exec, plan))
+    }
+
+    /// Notes an execution, and draws what becomes of it.
+    fn send(&self, conn: u16, fence: Option<u32>) -> (u16, Plan) {
+        let exec = self.stage.with(|state| state.execs.len() as u16);
+        let plan = self.plan(exec, fence);
+        let Life { gateway, epoch, .. } = self.life;
+        self.stage.with(|state| {
+            let (key, print) = state.conn(conn).map_or((0, 0), |conn| (conn.key, conn.print));
+            state.execs.push(Execution { key, fence, plan, took_effect: false, settled: None });
+            state.record(match fence {
+                Some(fence) if plan.handler == Handler::Refuses => {
+                    What::Unsent { fence, late: false }
+                }
+                Some(fence) => What::Sent { conn, key, fence, gateway, epoch },
+                None => What::RanOpen { exec, conn, key, print, gateway, epoch },
+            });
+        });
+        (exec, plan)
+    }
+
+    fn plan(&self, exec: u16, fence: Option<u32>) -> Plan {
+        let stage = &self.stage;
+        let options = stage.options();
+        let mut chance = stage.chance(&[20, exec.into()]);
+        let mut plan = Plan {
+            way_ms: chance.between(1, 10),
+            work_ms: chance.between(1, 60),
+            rest_ms: chance.between(0, 10),
+            arrives: true,
+            answers: true,
+            effect: true,
+            status: 201,
+            said: SaidSo::Nothing,
+            long: false,
+            whole: true,
+            piece_ms: 0,
+            handler: Handler::Proxy,
+            ttl_ms: None,
+            says: chance.pick(Says::Header, &[Says::Extension, Says::Attempt]),
+        };
+        let strikes = |chance: &mut _, kind, percent| stage.strikes(chance, kind, percent);
+        if strikes(&mut chance, Kind::UpstreamSlow, 10) {
+            plan.way_ms = chance.scaled(10, options.upstream_way_max_ms());
+        }
+        if strikes(&mut chance, Kind::UpstreamSlow, 25) {
+            plan.work_ms = chance.scaled(50, options.upstream_work_max_ms());
+        }
+        if strikes(&mut chance, Kind::UpstreamSlow, 15) {
+            plan.rest_ms = chance.scaled(50, 2 * options.lease_ms);
+        }
+        plan.arrives = !strikes(&mut chance, Kind::UpstreamLost, 6);
+        plan.answers = !strikes(&mut chance, Kind::UpstreamLost, 8);
+        plan.long = strikes(&mut chance, Kind::LongAnswer, 20);
+        plan.whole = !strikes(&mut chance, Kind::Truncated, 12);
+        if strikes(&mut chance, Kind::LongAnswer, 20) {
+            plan.piece_ms = chance.scaled(20, options.lease_ms);
+        }
+        if strikes(&mut chance, Kind::UpstreamErrors, 35) {
+            (plan.status, plan.effect, plan.said) = errors(&mut chance);
+        }
+        if strikes(&mut chance, Kind::HandlerTtl, 30) {
+            plan.ttl_ms = Some(chance.scaled(options.lease_ms, 2 * options.ttl_ms));
+        }
+        let kinds = [
+            (Kind::Panic, Handler::Panics, 8),
+            (Kind::Panic, Handler::Errs, 5),
+            (Kind::Busy, Handler::Busy, 20),
+            (Kind::UpstreamRefuses, Handler::Refuses, 12),
+        ];
+        for (kind, handler, percent) in kinds {
+            if strikes(&mut chance, kind, percent) {
+                plan.handler = handler;
+            }
+        }
+        if matches!(plan.handler, Handler::Panics | Handler::Errs) {
+            (plan.effect, plan.status) = (chance.percent(50), 201);
+        }
+        if fence.is_none() {
+            // What nothing protects has nobody to tell its ends apart.
+            (plan.handler, plan.said, plan.answers, plan.arrives) =
+                (Handler::Proxy, SaidSo::Nothing, true, true);
+        }
+        plan
+    }
+
+    /// What the handler asks for while it runs.
+    fn wish(&self, attempt: &Attempt, fence: u32, plan: Plan) {
+        if let Some(ttl_ms) = plan.ttl_ms {
+            attempt.keep_for(Duration::from_millis(ttl_ms));
+            self.stage.record(What::KeepFor { fence, ttl_ms });
+        }
+        if let (Says::Attempt, Some(said)) = (plan.says, said(plan.said)) {
+            attempt.say(said);
+        }
+    }
+
+    /// Sends a message to the upstream and waits for its answer. It may break off, or not come in time.
+    async fn ask_upstream(&self, exec: u16, plan: Plan) -> Result<(), Failed> {
+        let (reply, answer) = oneshot::channel();
+        if plan.arrives {
+            let this = self.clone();
+            tokio::spawn(async move {
+                this.stage.sleep(plan.way_ms).await;
+                if !this.arrive(exec) {
+                    return;
+                }
+                this.stage.sleep(plan.work_ms).await;
+                this.take_effect(exec, plan);
+                this.stage.sleep(plan.rest_ms).await;
+                this.reply(exec, plan);
+                if plan.answers {
+                    // The process may be gone.
+                    let _ = reply.send(());
+                }
+            });
+        }
+        let patience = Duration::from_millis(self.stage.options().upstream_timeout_ms);
+        match tokio::time::timeout(patience, answer).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Failed::Lost { timed_out: false }),
+            Err(_) => Err(Failed::Lost { timed_out: true }),
+        }
+    }
+
+    /// Everything at once, in the process itself.
+    fn run(&self, exec: u16, plan: Plan) {
+        if self.arrive(exec) {
+            self.take_effect(exec, plan);
+        }
+    }
+
+    /// Whether the upstream works on it: a burnt fence bounces.
+    fn arrive(&self, exec: u16) -> bool {
+        self.stage.with(|state| {
+            let Some(it) = state.exec(exec).cloned() else { return false };
+            let Some(fence) = it.fence else { return true };
+            if state.is_burnt(it.key, fence) {
+                state.record(What::Bounced { key: it.key, fence });
+                return false;
+            }
+            let print = state.print_of(it.key, fence);
+            state.record(What::Ran { exec, key: it.key, fence, print });
+            true
+        })
+    }
+
+    fn take_effect(&self, exec: u16, plan: Plan) {
+        if !plan.effect {
+            return;
+        }
+        self.stage.with(|state| {
+            let Some(it) = state.exec(exec).cloned() else { return };
+            // The burn is checked in the same step as the effect, or it would be no proof.
+            if it.fence.is_some_and(|fence| state.is_burnt(it.key, fence)) {
+                return;
+            }
+            if let Some(it) = state.exec(exec) {
+                it.took_effect = true;
+            }
+            state.record(What::Effect { exec });
+        });
+    }
+
+    fn reply(&self, exec: u16, plan: Plan) {
+        let Plan { status, said, long, .. } = plan;
+        let headers = headers(exec);
+        self.stage.with(|state| {
+            let head = state.head_number(&headers);
+            state.record(What::Replied { exec, status, said, large: long, head });
+        });
+    }
+
+    /// Computes for as long as the plan says, and never waits. Others get their turns, but whatever
+    /// shares this task finds its budget used up.
+    async fn be_busy(&self, plan: Plan) {
+        let step = Duration::from_millis(self.stage.options().lease_ms / 8);
+        let steps = 4 + plan.work_ms % 12;
+        for _ in 0..steps {
+            while tokio::task::coop::has_budget_remaining() {
+                tokio::task::consume_budget().await;
+            }
+            tokio::time::advance(step).await;
+        }
+    }
+}
+
+/// Panics on purpose. Nobody wants to read of it, so the panic hook is passed by.
+pub fn panic_quietly() -> ! {
+    std::panic::resume_unwind(Box::new("a simulated panic"))
+}
+
+/// Answers that are not the usual one: status, effect, and what the handler says of it.
+fn errors(chance: &mut crate::chance::Chance) -> (u16, bool, SaidSo) {
+    chance.pick(
+        (500, false, SaidSo::Nothing),
+        &[
+            (500, true, SaidSo::Nothing),
+            (503, false, SaidSo::Nothing),
+            (402, false, SaidSo::Nothing),
+            (409, false, SaidSo::Nothing),
+            (404, false, SaidSo::Nothing),
+            (429, false, SaidSo::Nothing),
+            (502, true, SaidSo::Nothing),
+            (504, false, SaidSo::Nothing),
+            (500, true, SaidSo::Completed),
+            (200, false, SaidSo::Retryable),
+            (200, true, SaidSo::Unknown),
+        ],
+    )
+}
+
+impl State {
+    /// What the request of a fence means, by who began it.
+    fn print_of(&self, key: u8, fence: u32) -> u8 {
+        let begun = self.log.iter().rev().find_map(|entry| match entry.what {
+            What::Sent { conn, key: of, fence: sent, .. } if of == key && sent == fence => {
+                Some(conn)
+            }
+            _ => None,
+        });
+        begun.and_then(|conn| self.conns.get(usize::from(conn))).map_or(u8::MAX, |conn| conn.print)
+    }
+
+    pub fn is_burnt(&self, key: u8, fence: u32) -> bool {
+        self.burnt.iter().any(|(of, burnt)| *of == key && fence <= *burnt)
+    }
+
+    /// The execution in which a fence took effect, if it did.
+    pub fn effect_of(&self, key: u8, fence: u32) -> Option<u16> {
+        self.execs
+            .iter()
+            .position(|it| it.key == key && it.fence == Some(fence) && it.took_effect)
+            .map(|at| at as u16)
+    }
+
+    /// What the upstream would tell about an execution that took effect.
+    pub fn remembered(&self, exec: u16) -> Answer {
+        let plan = self.execs.get(usize::from(exec)).map(|it| it.plan);
+        let status = plan.map(|plan| plan.status).filter(|status| *status < 500).unwrap_or(201);
+        let status = StatusCode::from_u16(status).unwrap_or_default();
+        match plan.is_some_and(|plan| plan.long) {
+            true => Answer::NotKept { status: Some(status), location: None },
+            false => {
+                let body = body(exec, false, true);
+                Answer::Kept(StoredResponse::keep(status, &headers(exec), body, false))
+            }
+        }
+    }
+}
+
+fn said(said: SaidSo) -> Option<Said> {
+    match said {
+        SaidSo::Nothing => None,
+        SaidSo::Completed => Some(Said::Completed),
+        SaidSo::Retryable => Some(Said::Retryable),
+        SaidSo::Unknown => Some(Said::Unknown),
+    }
+}
+
+/// The headers with which an execution answers: some are kept, some are of one moment.
+fn headers(exec: u16) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.append(HeaderName::from_static(name), value);
+        }
+    };
+    add("content-type", "text/plain".to_owned());
+    add("location", format!("/payments/{exec}"));
+    add("x-step", format!("one {exec}"));
+    add("x-step", format!("two {exec}"));
+    add("date", "Thu, 01 Jan 1970 00:00:00 GMT".to_owned());
+    add("set-cookie", format!("session={exec}"));
+    add("x-request-id", format!("upstream-{exec}"));
+    add("connection", "x-hop".to_owned());
+    add("x-hop", "of one connection".to_owned());
+    headers
+}
+
+fn answer(exec: u16, plan: Plan) -> Response<Pieces> {
+    let whole = body(exec, plan.long, plan.whole);
+    let half = whole.len() / 2;
+    let pieces = match plan.piece_ms {
+        0 => VecDeque::from([whole]),
+        _ => VecDeque::from([whole.slice(..half), whole.slice(half..)]),
+    };
+    let body = Pieces { pieces, whole: plan.whole, pause_ms: plan.piece_ms, pausing: None };
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(plan.status).unwrap_or_default();
+    *response.headers_mut() = headers(exec);
+    match (plan.says, said(plan.said)) {
+        (Says::Extension, Some(said)) => {
+            response.extensions_mut().insert(said);
+        }
+        (Says::Header, Some(said)) => {
+            let word = match said {
+                Said::Completed => "completed",
+                Said::Retryable => "retryable",
+                Said::Unknown => "unknown",
+            };
+            response.headers_mut().insert("retrysafe-outcome", HeaderValue::from_static(word));
+        }
+        (Says::Attempt, _) | (_, None) => {}
+    }
+    response
+}
+
+/// The bytes with which an execution answers: its number, perhaps much more, and an end mark, by
+/// whose absence a truncated body is told.
+fn body(exec: u16, long: bool, whole: bool) -> Bytes {
+    let filler = if long { "x".repeat(2 * RESPONSE_BYTES_MAX) } else { String::new() };
+    let end = if whole { "." } else { "" };
+    Bytes::from(format!("execution {exec} {filler}{end}"))
+}
+
+/// Whose body it is.
+pub fn exec_of(body: &[u8]) -> u16 {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let number = text.strip_prefix("execution ").and_then(|rest| rest.split_once(' '));
+    match number.and_then(|(number, rest)| Some((number.parse::<u16>().ok()?, rest))) {
+        Some((exec, rest)) if rest.ends_with('.') => exec,
+        Some((exec, _)) => exec | TRUNCATED,
+        None => NONE,
+    }
+}
+
+impl Pieces {
+    fn none() -> Self {
+        Self { pieces: VecDeque::new(), whole: true, pause_ms: 0, pausing: None }
+    }
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = HandlerError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HandlerError>>> {
+        if let Some(pausing) = &mut self.pausing {
+            if pausing.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.pausing = None;
+        }
+        match self.pieces.pop_front() {
+            Some(piece) => {
+                if self.pause_ms > 0 {
+                    let pause = Duration::from_millis(self.pause_ms);
+                    self.pausing = Some(Box::pin(tokio::time::sleep(pause)));
+                }
+                Poll::Ready(Some(Ok(Frame::data(piece))))
+            }
+            None if self.whole => Poll::Ready(None),
+            None => Poll::Ready(Some(Err(HandlerError))),
+        }
+    }
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an error of the handler's own")
+    }
+}
+
+impl std::error::Error for HandlerError {}

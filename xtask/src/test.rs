@@ -21,6 +21,21 @@ const STEPS: &[Step] = &[
         counted: Counted::AsOne,
     },
     Step {
+        about: "simulated histories of the crate that ships, judged by the same checker",
+        cargo: &[
+            "run",
+            "--release",
+            "--quiet",
+            "-p",
+            "sim",
+            "--",
+            "shipped",
+            "--histories",
+            "20000",
+        ],
+        counted: Counted::AsOne,
+    },
+    Step {
         about: "the museum: every planted fault must be found",
         cargo: &["run", "--release", "--quiet", "-p", "sim", "--", "museum"],
         counted: Counted::AsOne,

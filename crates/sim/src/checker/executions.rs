@@ -87,7 +87,7 @@ impl Checker {
         let (withdrawn, unsent) = (grant.end == GrantEnd::Withdrawn, grant.unsent);
         self.require(mine && alive, I::S3, key);
         self.nothing_begins_after_a_drain(gateway, epoch, Some(key));
-        let beside = self.runs_open(key, (gateway, epoch));
+        let beside = self.runs_open(key, Some((gateway, epoch)));
         self.require(!beside, I::S14, key);
         self.require(!withdrawn, I::S14, key);
         self.require(!unsent, I::S15, key);
@@ -240,7 +240,7 @@ impl Checker {
         let opened = self.conns.get(usize::from(conn)).copied();
         let refused = opened.is_some_and(|conn| !conn.ambiguous);
         self.require(self.rules.fails_open && refused, I::S14, key);
-        let beside = self.runs_open(key, by) || self.owes_settle(key, by);
+        let beside = self.runs_open(key, Some(by)) || self.owes_settle(key, by);
         self.require(!beside, I::S14, key);
         self.reach(Sometimes::RunsUnprotected);
         if let Some(conn) = self.conns.get_mut(usize::from(conn)) {
@@ -251,9 +251,13 @@ impl Checker {
         }
     }
 
-    /// Whether a process runs a key without protection now.
-    fn runs_open(&self, key: u8, by: (u8, u16)) -> bool {
-        self.execs.iter().any(|exec| exec.key == key && exec.open && exec.unprotected == Some(by))
+    /// Whether a process, or this one, runs a key without protection now.
+    pub(super) fn runs_open(&self, key: u8, by: Option<(u8, u16)>) -> bool {
+        let is_by = |exec: &Exec| match by {
+            Some(_) => exec.unprotected == by,
+            None => exec.unprotected.is_some(),
+        };
+        self.execs.iter().any(|exec| exec.key == key && exec.open && is_by(exec))
     }
 
     /// Whether a process knows that it has executed a key, and has not made that durable yet.
@@ -286,11 +290,14 @@ impl Checker {
         if asked.is_none() {
             grant.asked_at = self.at;
         }
-        let (key, sent, exec) = (grant.key, grant.sent, grant.exec);
+        let Grant { key, sent, unsent, exec, .. } = *grant;
         if let Some(asked) = asked {
             return self.require(asked == (standing, body), I::S15, key);
         }
         if !sent {
+            if !unsent {
+                self.reach(Sometimes::LeaseStopsSend);
+            }
             return self.require(standing == Standing::FailedRetryable, I::S21, key);
         }
         let Some(ran) = exec.and_then(|exec| self.execs.get(usize::from(exec))).copied() else {

@@ -47,7 +47,7 @@ sometimes! {
     Withdrawal Both "an ambiguous begin is taken back",
     AmbiguousSettle Both "a settle is applied and its acknowledgement lost",
     BeginRefused Both "a begin surely fails",
-    CrashBeforeSend Both "a crash between grant and send",
+    CrashBeforeSend Fast "a crash between grant and send",
     CrashBeforeEffect Both "a crash between send and effect",
     CrashAfterEffect Both "a crash between effect and settle",
     MismatchRunning Both "another request while the first is running",

@@ -249,8 +249,9 @@ impl Checker {
             }
             Role::Withdraw => {
                 self.reach(Sometimes::Withdrawal);
-                let running = live.standing == Standing::InProgress;
-                self.require(running && wrote.standing == Standing::FailedRetryable, I::S14, key);
+                // Also from unknown: who has not sent anything knows that.
+                let undecided = !is_decided(live.standing);
+                self.require(undecided && wrote.standing == Standing::FailedRetryable, I::S14, key);
                 if let Some(grant) = grant.and_then(|at| self.grants.get_mut(at)) {
                     grant.end = GrantEnd::Withdrawn;
                     let sent = grant.sent;

@@ -463,9 +463,14 @@ fn note_asked(state: &mut State, request: &Request, asker: &Asker) {
         state.record(What::SettleAsked { fence, standing, body });
     }
     if let Request::Swap(swap) = request
-        && let Some(Happened::LateResult(fence, ..)) = &swap.1.what
+        && let Some(Happened::LateResult(fence, standing, _)) = &swap.1.what
     {
-        let heard = SettleHeard::Lost { contradiction: false };
+        let contradiction = matches!(
+            (standing, swap.0.standing()),
+            (Standing::Completed, Standing::FailedRetryable)
+                | (Standing::FailedRetryable, Standing::Completed)
+        );
+        let heard = SettleHeard::Lost { contradiction };
         state.record(What::SettleHeard { fence: fence.0 as u32, heard });
     }
 }

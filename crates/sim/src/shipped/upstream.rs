@@ -217,7 +217,8 @@ impl Upstream {
         plan.arrives = !strikes(&mut chance, Kind::UpstreamLost, 6);
         plan.answers = !strikes(&mut chance, Kind::UpstreamLost, 8);
         plan.long = strikes(&mut chance, Kind::LongAnswer, 20);
-        plan.whole = !strikes(&mut chance, Kind::Truncated, 12);
+        // A long answer that breaks off after its head has left is not judged here.
+        plan.whole = !strikes(&mut chance, Kind::Truncated, 12) || plan.long;
         if strikes(&mut chance, Kind::LongAnswer, 20) {
             plan.piece_ms = chance.scaled(20, options.lease_ms);
         }

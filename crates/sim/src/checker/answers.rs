@@ -17,6 +17,7 @@ impl Checker {
             told: false,
             in_doubt: false,
             answered: false,
+            lost: false,
             may_end: false,
             end: None,
         };
@@ -54,7 +55,10 @@ impl Checker {
     }
 
     pub(super) fn heard(&mut self, call: u16, class: Class, status: u16) {
-        let in_doubt = self.calls.get(usize::from(call)).is_some_and(|call| call.in_doubt);
+        let (in_doubt, lost) = self
+            .calls
+            .get(usize::from(call))
+            .map_or((false, false), |call| (call.in_doubt, call.lost));
         let (told, answered) = match class {
             // A kept 5xx is an answer, but a client cannot tell it from one that will pass.
             Class::Replay => (status < 500, true),
@@ -74,8 +78,10 @@ impl Checker {
         // What passes is an answer to whoever knows of nothing that was lost; a mark says more.
         let may_end = match class {
             Class::Replay => true,
-            Class::Released | Class::Doubtful => status < 400 || status < 500 && !in_doubt,
-            Class::First | Class::Unprotected | Class::Gone | Class::Mismatch => told,
+            Class::Gone | Class::Mismatch => told,
+            Class::First | Class::Released | Class::Doubtful | Class::Unprotected => {
+                status < 400 || status < 500 && !lost
+            }
             Class::InProgress | Class::Unknown | Class::Unavailable | Class::Unreachable => false,
         };
         if let Some(call) = self.calls.get_mut(usize::from(call)) {
@@ -89,7 +95,7 @@ impl Checker {
     /// An attempt was sent, and nothing came back.
     pub(super) fn not_heard(&mut self, call: u16) {
         if let Some(call) = self.calls.get_mut(usize::from(call)) {
-            call.in_doubt = true;
+            (call.in_doubt, call.lost) = (true, true);
         }
     }
 
@@ -97,7 +103,7 @@ impl Checker {
     pub(super) fn call_resumed(&mut self, call: u16) {
         self.reach(Sometimes::CallResumed);
         if let Some(call) = self.calls.get_mut(usize::from(call)) {
-            (call.told, call.in_doubt) = (false, true);
+            (call.told, call.in_doubt, call.lost) = (false, true, true);
         }
     }
 

@@ -193,6 +193,8 @@ struct Call {
     /// Whether an attempt may have been executed and nobody has told it so.
     in_doubt: bool,
     answered: bool,
+    /// Whether an attempt was lost: then a refusal may come from anybody on the way.
+    lost: bool,
     /// Whether the last thing it heard can be an end of the call.
     may_end: bool,
     end: Option<crate::history::CallEnd>,

@@ -46,6 +46,8 @@ pub enum What {
     CutOff { gateway: u8 },
     /// A gateway has other rules from now on.
     Reloaded { gateway: u8 },
+    /// A gateway is told to stop.
+    Drains { gateway: u8 },
     /// A gateway was told to stop, and says how many executions are still open.
     Drained { gateway: u8, epoch: u16, open: u16 },
     /// The store's clock is set, by this much.

@@ -197,6 +197,7 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
             | What::Strayed { .. }
             | What::CutOff { .. }
             | What::Reloaded { .. }
+            | What::Drains { .. }
             | What::Drained { .. }
             | What::Jumped { .. }
             | What::Flushed

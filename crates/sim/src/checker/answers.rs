@@ -36,6 +36,7 @@ impl Checker {
             print,
             gateway,
             invoked: self.entry,
+            invoked_at: self.at,
             failed: false,
             ambiguous: false,
             answered: false,

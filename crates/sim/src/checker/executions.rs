@@ -16,7 +16,7 @@ const MOMENTARY: [u16; 8] = [401, 403, 404, 407, 408, 421, 425, 429];
 impl Checker {
     pub(super) fn booted(&mut self, gateway: u8, epoch: u16) {
         if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
-            (gateway.up, gateway.epoch, gateway.drained) = (true, epoch, false);
+            *gateway = super::Gateway { up: true, epoch, drains: false, drained: false };
         }
     }
 
@@ -202,6 +202,20 @@ impl Checker {
         }
     }
 
+    pub(super) fn drains(&mut self, gateway: u8) {
+        if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
+            gateway.drains = true;
+        }
+    }
+
+    /// Whether an owner need not wait for an answer any more: its time is used up, or its process was
+    /// told to stop.
+    fn may_give_up(&self, grant: &Grant) -> bool {
+        let invoked_at = self.conns.get(usize::from(grant.conn)).map_or(0, |conn| conn.invoked_at);
+        let drains = self.gateways.get(usize::from(grant.gateway)).is_some_and(|it| it.drains);
+        drains || self.at >= invoked_at.saturating_add(self.rules.lease_max_ms)
+    }
+
     /// A process says that nothing is open any more: so it is, and so it stays.
     pub(super) fn drained(&mut self, gateway: u8, epoch: u16, open: u16) {
         if open > 0 {
@@ -290,7 +304,9 @@ impl Checker {
         if asked.is_none() {
             grant.asked_at = self.at;
         }
-        let Grant { key, sent, unsent, exec, .. } = *grant;
+        let grant = *grant;
+        let Grant { key, sent, unsent, exec, .. } = grant;
+        let gives_up = self.may_give_up(&grant);
         if let Some(asked) = asked {
             return self.require(asked == (standing, body), I::S15, key);
         }
@@ -315,6 +331,9 @@ impl Checker {
             Got::Whole => {
                 let want = ran.replied.map(|(status, said, _)| self.means(status, said));
                 let rule = if large { I::S17 } else { I::S21 };
+                if standing == Standing::Unknown && gives_up {
+                    return;
+                }
                 self.require(want == Some(standing), rule, key);
                 if standing == Standing::Completed && large {
                     self.require(body == NONE, I::S17, key);

@@ -35,6 +35,8 @@ pub struct Rules {
     pub operator: bool,
     /// Whether the route runs what the store refuses to begin.
     pub fails_open: bool,
+    /// How long one execution is waited for.
+    pub lease_max_ms: u64,
     /// How long an owner tries to settle, and its process knows of what it did.
     pub settles_for_ms: u64,
 }
@@ -175,6 +177,7 @@ struct Conn {
     print: u8,
     gateway: u8,
     invoked: usize,
+    invoked_at: u64,
     failed: bool,
     /// Whether its begin may have been applied all the same.
     ambiguous: bool,
@@ -204,6 +207,8 @@ struct Call {
 struct Gateway {
     up: bool,
     epoch: u16,
+    /// Whether it was told to stop.
+    drains: bool,
     /// Whether it has said that nothing is open any more.
     drained: bool,
 }
@@ -219,6 +224,7 @@ impl Rules {
             ttl_ms: options.ttl_ms,
             operator: options.operator,
             fails_open: false,
+            lease_max_ms: u64::MAX,
             settles_for_ms: 0,
         }
     }
@@ -310,6 +316,7 @@ impl Checker {
             | What::CutOff { .. }
             | What::Flushed => {}
             What::Reloaded { .. } => self.reach(Sometimes::Reload),
+            What::Drains { gateway } => self.drains(gateway),
             What::Drained { gateway, epoch, open } => self.drained(gateway, epoch, open),
 
             What::Called { call, key, print } => self.called(call, key, print),

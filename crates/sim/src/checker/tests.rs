@@ -27,6 +27,7 @@ fn rules() -> Rules {
         ttl_ms: TTL_MS,
         operator: true,
         fails_open: false,
+        lease_max_ms: u64::MAX,
         settles_for_ms: 0,
     }
 }

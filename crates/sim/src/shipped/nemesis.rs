@@ -274,7 +274,9 @@ async fn drain(stage: &Stage, gateway: u8, patience_ms: u64) -> bool {
     let draining = stage.with(|state| {
         let process = state.processes.get_mut(usize::from(gateway))?.as_mut()?;
         process.accepts = false;
-        Some((process.life.clone(), process.drain.clone()))
+        let draining = (process.life.clone(), process.drain.clone());
+        state.record(What::Drains { gateway });
+        Some(draining)
     });
     let Some((life, drain)) = draining else { return false };
     let waited = drain.wait(Duration::from_millis(patience_ms)).await;

@@ -215,6 +215,7 @@ impl Options {
             ttl_ms: self.ttl_ms,
             operator: self.operator,
             fails_open: self.fails_open,
+            lease_max_ms: self.lease_max_ms,
             settles_for_ms: self.lease_max_ms.max(self.settle_max_ms),
         }
     }

@@ -31,6 +31,10 @@ use crate::history::{NONE, SaidSo, TRUNCATED, What};
 /// The longest answer that the route keeps.
 pub const RESPONSE_BYTES_MAX: usize = 64;
 
+/// The longest pause between two pieces of an answer. An answer that takes longer than the route
+/// holds it is not kept, and the checker could not know which it was.
+const PIECE_MS_MAX: u64 = 4_000;
+
 /// One execution, and what becomes of it.
 #[derive(Clone)]
 pub struct Execution {
@@ -220,7 +224,7 @@ impl Upstream {
         // A long answer that breaks off after its head has left is not judged here.
         plan.whole = !strikes(&mut chance, Kind::Truncated, 12) || plan.long;
         if strikes(&mut chance, Kind::LongAnswer, 20) {
-            plan.piece_ms = chance.scaled(20, options.lease_ms);
+            plan.piece_ms = chance.scaled(20, options.lease_ms.min(PIECE_MS_MAX));
         }
         if strikes(&mut chance, Kind::UpstreamErrors, 35) {
             (plan.status, plan.effect, plan.said) = errors(&mut chance);

@@ -114,8 +114,9 @@ pub enum What {
     Ran { exec: u16, key: u8, fence: u32, print: u8 },
     /// The effect happens: the ground truth.
     Effect { exec: u16 },
-    /// The upstream answers. Whether that arrives is another question.
-    Replied { exec: u16, status: u16, said: SaidSo, large: bool, head: u16 },
+    /// The upstream answers. Whether that arrives is another question. What is too large is not
+    /// kept; what is slow need not be.
+    Replied { exec: u16, status: u16, said: SaidSo, large: bool, slow: bool, head: u16 },
     /// The handler panics.
     Panicked { exec: u16 },
     /// The upstream refuses a burnt fence.

@@ -190,7 +190,7 @@ impl World {
             true => What::Panicked { exec },
             false => {
                 let Plan { status, said, large, .. } = plan;
-                What::Replied { exec, status, said, large, head: 0 }
+                What::Replied { exec, status, said, large, slow: false, head: 0 }
             }
         });
         if plan.panics || !plan.answer_lost {

@@ -151,6 +151,7 @@ struct Exec {
     open: bool,
     effect: bool,
     replied: Option<(u16, SaidSo, bool)>,
+    slow: bool,
     head: u16,
     got: Got,
     durable: bool,
@@ -355,8 +356,8 @@ impl Checker {
 
             What::Ran { exec, key, fence, print } => self.ran(exec, key, fence, print),
             What::Effect { exec } => self.effect(exec),
-            What::Replied { exec, status, said, large, head } => {
-                self.replied(exec, status, said, large, head);
+            What::Replied { exec, status, said, large, slow, head } => {
+                self.replied(exec, (status, said, large), slow, head);
             }
             What::Panicked { exec } => self.panicked(exec),
             What::Bounced { .. } => self.reach(Sometimes::BurntRequestBounces),

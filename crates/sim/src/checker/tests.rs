@@ -139,8 +139,15 @@ impl Story {
     }
 
     fn replies(self, exec: u16, status: u16) -> Self {
-        self.then(What::Replied { exec, status, said: SaidSo::Nothing, large: false, head: 0 })
-            .then(What::GotAnswer { exec, whole: true })
+        self.then(What::Replied {
+            exec,
+            status,
+            said: SaidSo::Nothing,
+            large: false,
+            slow: false,
+            head: 0,
+        })
+        .then(What::GotAnswer { exec, whole: true })
     }
 
     /// Sends, takes effect and has an answer.
@@ -339,6 +346,7 @@ fn bad_history(invariant: Invariant) -> Story {
                 status: 201,
                 said: SaidSo::Nothing,
                 large: false,
+                slow: false,
                 head: 0,
             })
             .then(What::GotAnswer { exec: 0, whole: false })
@@ -353,6 +361,7 @@ fn bad_history(invariant: Invariant) -> Story {
                 status: 201,
                 said: SaidSo::Nothing,
                 large: true,
+                slow: false,
                 head: 0,
             })
             .then(What::GotAnswer { exec: 0, whole: true })

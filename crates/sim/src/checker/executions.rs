@@ -173,11 +173,17 @@ impl Checker {
         self.require(!contradicts, I::S12, key);
     }
 
-    pub(super) fn replied(&mut self, exec: u16, status: u16, said: SaidSo, large: bool, head: u16) {
+    pub(super) fn replied(
+        &mut self,
+        exec: u16,
+        replied: (u16, SaidSo, bool),
+        slow: bool,
+        head: u16,
+    ) {
         if let Some(ran) = self.exec(exec) {
             ran.open = false;
-            ran.head = head;
-            ran.replied = Some((status, said, large));
+            (ran.head, ran.slow) = (head, slow);
+            ran.replied = Some(replied);
         }
     }
 
@@ -306,6 +312,8 @@ impl Checker {
         }
         let grant = *grant;
         let Grant { key, sent, unsent, exec, .. } = grant;
+        // An answer that is passed on needs its head in the record, which a lost lease refuses.
+        let holds = self.live(key).is_some_and(|live| live.standing == Standing::InProgress);
         let gives_up = self.may_give_up(&grant);
         if let Some(asked) = asked {
             return self.require(asked == (standing, body), I::S15, key);
@@ -331,14 +339,16 @@ impl Checker {
             Got::Whole => {
                 let want = ran.replied.map(|(status, said, _)| self.means(status, said));
                 let rule = if large { I::S17 } else { I::S21 };
-                if standing == Standing::Unknown && gives_up {
+                let cannot_pass_on = (large || ran.slow) && !holds;
+                if standing == Standing::Unknown && (gives_up || cannot_pass_on) {
                     return;
                 }
                 self.require(want == Some(standing), rule, key);
                 if standing == Standing::Completed && large {
                     self.require(body == NONE, I::S17, key);
                 } else if standing == Standing::Completed {
-                    self.require(Some(body) == exec, I::S6, key);
+                    let may_drop = ran.slow && body == NONE;
+                    self.require(Some(body) == exec || may_drop, I::S6, key);
                 }
             }
         }

@@ -337,7 +337,14 @@ impl Upstream {
         let headers = headers(exec);
         self.stage.with(|state| {
             let head = state.head_number(&headers);
-            state.record(What::Replied { exec, status, said, large: long, head });
+            state.record(What::Replied {
+                exec,
+                status,
+                said,
+                large: long,
+                slow: plan.piece_ms > 0,
+                head,
+            });
         });
     }
 

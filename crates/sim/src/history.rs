@@ -208,6 +208,8 @@ pub enum Act {
     Began,
     /// A longer lease.
     Renewed,
+    /// The same, and the head of an answer that will not be kept whole.
+    HeadKept,
     /// An outcome by its owner, or a withdrawal.
     Settled,
     /// Unknown without a word from the owner.
@@ -308,6 +310,7 @@ impl Act {
     pub fn of(write: &Write) -> Self {
         match (&write.becomes, &write.what) {
             (Becomes::Begun { .. }, _) => Self::Began,
+            (Becomes::HeadKept { .. }, _) => Self::HeadKept,
             (_, None) => Self::Renewed,
             (_, Some(Happened::Began(_))) => Self::Began,
             (_, Some(Happened::Settled(..))) => Self::Settled,

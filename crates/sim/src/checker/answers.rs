@@ -204,7 +204,13 @@ impl Checker {
         self.require(exec.key / NAMES == key / NAMES, I::S8, key);
         let same = exec.key == key && exec.print == conn.print;
         self.require(same && (exec.replied.is_some() || exec.effect), I::S6, key);
-        self.require(exec.durable, I::S4, key);
+        // An answer that is passed on piece by piece is on its way before its end is durable; its
+        // head is durable first.
+        let head_kept = self
+            .grant(Some(exec.key), exec.fence)
+            .and_then(|at| self.grants.get(at))
+            .is_some_and(|grant| grant.head_kept);
+        self.require(exec.durable || head_kept, I::S4, key);
         self.require(exec.replied.is_none() || exec.head == head, I::S5, key);
         let Some(generation) = self
             .grant(Some(exec.key), exec.fence)

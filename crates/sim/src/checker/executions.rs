@@ -312,8 +312,6 @@ impl Checker {
         }
         let grant = *grant;
         let Grant { key, sent, unsent, exec, .. } = grant;
-        // An answer that is passed on needs its head in the record, which a lost lease refuses.
-        let holds = self.live(key).is_some_and(|live| live.standing == Standing::InProgress);
         let gives_up = self.may_give_up(&grant);
         if let Some(asked) = asked {
             return self.require(asked == (standing, body), I::S15, key);
@@ -339,7 +337,8 @@ impl Checker {
             Got::Whole => {
                 let want = ran.replied.map(|(status, said, _)| self.means(status, said));
                 let rule = if large { I::S17 } else { I::S21 };
-                let cannot_pass_on = (large || ran.slow) && !holds;
+                // An answer that is passed on needs its head in the record first.
+                let cannot_pass_on = (large || ran.slow) && !grant.head_kept;
                 if standing == Standing::Unknown && (gives_up || cannot_pass_on) {
                     return;
                 }

@@ -126,6 +126,8 @@ struct Grant {
     effects: u8,
     asked: Option<(Standing, u16)>,
     asked_at: u64,
+    /// Whether the head of its answer is durable.
+    head_kept: bool,
     /// Whether its process knows that the settle is over.
     closed: bool,
     /// The retention that its handler asks for.

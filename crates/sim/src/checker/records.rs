@@ -62,6 +62,7 @@ impl Checker {
             (_, None) => return self.violate(I::S22, Some(key)),
             (Act::Began, Some(live)) => self.began(wrote, live),
             (Act::Renewed, Some(live)) => self.renewed(wrote, live),
+            (Act::HeadKept, Some(live)) => self.head_kept(wrote, live),
             (Act::Settled, Some(live)) => self.settled(wrote, live),
             (Act::Doubted, Some(live)) => self.doubted(wrote, live),
             (Act::Resolved, Some(live)) => self.resolved(wrote, live),
@@ -100,6 +101,7 @@ impl Checker {
             Act::Inserted
             | Act::Began
             | Act::Renewed
+            | Act::HeadKept
             | Act::Remarked
             | Act::LookedUp
             | Act::Resolved
@@ -212,6 +214,7 @@ impl Checker {
             effects: 0,
             asked: None,
             asked_at: 0,
+            head_kept: false,
             closed: false,
             ttl_ms: None,
             end: GrantEnd::Open,
@@ -224,6 +227,14 @@ impl Checker {
         self.require(mine && live.standing == Standing::InProgress, I::S11, wrote.key);
         self.require(wrote.standing == Standing::InProgress, I::S11, wrote.key);
         self.reach(Sometimes::Renewal);
+    }
+
+    fn head_kept(&mut self, wrote: &Wrote, live: Live) {
+        self.renewed(wrote, live);
+        let grant = self.grant(Some(wrote.key), live.fence);
+        if let Some(grant) = grant.and_then(|at| self.grants.get_mut(at)) {
+            grant.head_kept = true;
+        }
     }
 
     fn settled(&mut self, wrote: &Wrote, live: Live) {

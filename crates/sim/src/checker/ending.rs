@@ -40,7 +40,9 @@ impl Checker {
     fn everything_was_settled(&mut self) {
         for at in 0..self.grants.len() {
             let Some(grant) = self.grants.get(at).copied() else { continue };
-            let owes = grant.acknowledged && self.is_alive(grant.gateway, grant.epoch);
+            let owes = grant.acknowledged
+                && self.is_alive(grant.gateway, grant.epoch)
+                && !self.has_given_up(&grant);
             self.require(!owes || grant.asked.is_some(), I::S19, grant.key);
         }
     }

@@ -201,8 +201,9 @@ impl Checker {
         if got == Got::Part {
             self.reach(Sometimes::TruncatedAnswer);
         }
+        let at = self.at;
         if let Some(ran) = self.exec(exec) {
-            ran.got = got;
+            (ran.got, ran.got_at) = (got, at);
             // Whoever stops waiting does not know what goes on.
             ran.open &= ran.unprotected.is_none();
         }
@@ -236,7 +237,7 @@ impl Checker {
         for at in 0..self.grants.len() {
             let Some(grant) = self.grants.get(at).copied() else { continue };
             let is_mine = (grant.gateway, grant.epoch) == (gateway, epoch);
-            let is_open = grant.acknowledged && grant.sent && grant.asked.is_none();
+            let is_open = grant.acknowledged && grant.sent && self.is_executing(&grant);
             self.require(!(is_mine && is_open), I::L8, grant.key);
         }
         if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
@@ -283,15 +284,28 @@ impl Checker {
     /// Whether a process knows that it has executed a key, and has not made that durable yet.
     fn owes_settle(&self, key: u8, by: (u8, u16)) -> bool {
         self.grants.iter().any(|grant| {
-            let still_tries = grant.asked.is_none()
-                || self.at < grant.asked_at.saturating_add(self.rules.settles_for_ms);
             grant.key == key
                 && (grant.gateway, grant.epoch) == by
                 && grant.sent
                 && grant.end == GrantEnd::Open
                 && !grant.closed
-                && still_tries
+                && (self.is_executing(grant) || !self.has_given_up(grant))
         })
+    }
+
+    /// Whether a handler still runs.
+    fn is_executing(&self, grant: &Grant) -> bool {
+        let exec = grant.exec.and_then(|exec| self.execs.get(usize::from(exec)));
+        grant.asked.is_none() && exec.is_some_and(|exec| exec.got == Got::Nothing)
+    }
+
+    /// Whether an owner has tried to settle for as long as it tries. It may never have reached the
+    /// store.
+    pub(super) fn has_given_up(&self, grant: &Grant) -> bool {
+        let exec = grant.exec.and_then(|exec| self.execs.get(usize::from(exec)));
+        let ended_at = exec.filter(|exec| exec.got != Got::Nothing).map(|exec| exec.got_at);
+        let since = ended_at.map_or(grant.asked_at, |at| at.max(grant.asked_at));
+        self.at >= since.saturating_add(self.rules.settles_for_ms)
     }
 
     /// A handler asks for another retention.

@@ -156,6 +156,7 @@ struct Exec {
     slow: bool,
     head: u16,
     got: Got,
+    got_at: u64,
     durable: bool,
     /// The process that runs it without protection.
     unprotected: Option<(u8, u16)>,
@@ -228,7 +229,7 @@ impl Rules {
             operator: options.operator,
             fails_open: false,
             lease_max_ms: u64::MAX,
-            settles_for_ms: 0,
+            settles_for_ms: u64::MAX,
         }
     }
 }

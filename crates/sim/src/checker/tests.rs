@@ -28,7 +28,7 @@ fn rules() -> Rules {
         operator: true,
         fails_open: false,
         lease_max_ms: u64::MAX,
-        settles_for_ms: 0,
+        settles_for_ms: u64::MAX,
     }
 }
 

@@ -93,6 +93,21 @@ pub struct Upstream {
     pub life: Life,
 }
 
+/// A handler that runs. If it is dropped before its end, nobody waits for it any more.
+struct Running<'a> {
+    of: &'a Upstream,
+    exec: u16,
+    ended: bool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.ended && !self.of.life.is_dead() {
+            self.of.stage.record(What::GaveUp { exec: self.exec });
+        }
+    }
+}
+
 /// An error of the handler's own.
 #[derive(Debug)]
 pub struct HandlerError;
@@ -136,6 +151,7 @@ impl Upstream {
         if let (Some(attempt), Some(fence)) = (attempt, fence) {
             self.wish(attempt, fence, plan);
         }
+        let mut running = Running { of: self, exec, ended: plan.handler == Handler::Refuses };
         match plan.handler {
             Handler::Refuses => {
                 let mut response = Response::new(Pieces::none());
@@ -143,12 +159,14 @@ impl Upstream {
                 return Ok(response);
             }
             Handler::Panics => {
+                running.ended = true;
                 self.run(exec, plan);
                 self.stage.record(What::Panicked { exec });
                 self.stage.record(What::GotPanic { exec });
                 panic_quietly();
             }
             Handler::Errs => {
+                running.ended = true;
                 self.run(exec, plan);
                 self.reply(exec, plan);
                 self.stage.record(What::GaveUp { exec });
@@ -159,6 +177,7 @@ impl Upstream {
         }
         let lost = self.ask_upstream(exec, plan).await.err();
         self.life.pass(&self.stage).await;
+        running.ended = true;
         if let Some(lost) = lost {
             self.stage.record(What::GaveUp { exec });
             let mut response = Response::new(Pieces::none());

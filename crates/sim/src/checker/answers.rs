@@ -67,7 +67,7 @@ impl Checker {
             // that was said at the door, until it is marked as kept.
             Class::First => (status < 400 || status < 500 && !in_doubt, true),
             // Nothing is kept of it, but its client cannot know better.
-            Class::Unprotected => (status < 400 || status < 500 && !in_doubt, status < 500),
+            Class::Unprotected => (status < 400, status < 500),
             Class::Gone | Class::Mismatch => (true, true),
             Class::Released
             | Class::Doubtful

@@ -119,6 +119,8 @@ metrics! {
     WAITING = Gauge "retrysafe_waiting" [];
     /// Executions under way.
     EXECUTING = Gauge "retrysafe_executing" [];
+    /// Executions that go on although their callers were told to ask again.
+    LATE_ANSWERS = Gauge "retrysafe_late_answers" [];
     /// Whether the store's breaker is open.
     BREAKER_OPEN = Gauge "retrysafe_breaker_open" [];
     /// Leases that ended without a word from their owner (zombies), now unknown.

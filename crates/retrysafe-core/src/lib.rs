@@ -6,6 +6,7 @@
 //!
 //! * [`machine`] decides what may happen next. Read it first: one pure function, one table.
 //! * [`engine`] carries its decisions out over any [`store`].
+//! * [`execution`] is the order of a request, from its begin to its end.
 //! * [`key`], [`scope`], [`credential`] and [`fingerprint`] say whose request it is and whether it is
 //!   the same.
 //! * [`record`], [`codec`] and [`response`] say what is remembered.
@@ -26,6 +27,7 @@ pub mod conformance;
 pub mod credential;
 pub mod engine;
 pub mod event;
+pub mod execution;
 pub mod fingerprint;
 pub mod key;
 pub mod machine;

@@ -45,6 +45,8 @@ pub struct Policy {
     pub request_time_max: Duration,
     /// The largest response body that is kept.
     pub response_bytes_max: usize,
+    /// How long an answer may take after its head before it is passed on as it comes, and not kept.
+    pub answer_hold_max: Duration,
     /// What a 5xx of the handler's own means.
     pub on_server_error: OnServerError,
     /// Statuses that may change on the next try, so they are not kept.
@@ -258,6 +260,7 @@ impl Default for Policy {
             request_bytes_max: 1 << 20,
             request_time_max: Duration::from_secs(30),
             response_bytes_max: 1 << 20,
+            answer_hold_max: Duration::from_secs(10),
             on_server_error: OnServerError::default(),
             retryable_statuses: RETRYABLE_STATUSES.to_vec(),
             on_store_error: OnStoreError::default(),

@@ -37,6 +37,11 @@ pub enum Refusal {
         /// The head of its answer, if one had come before the rest was lost.
         head: Option<AnswerHead>,
     },
+    /// This very request is still running, and its caller has waited for long enough.
+    AnswerLate {
+        /// When to ask again.
+        retry_after: Duration,
+    },
     /// This very request was sent on, and no whole answer came back.
     AnswerLost {
         /// Whether time ran out, or the connection broke.
@@ -193,6 +198,7 @@ impl Refusal {
             Self::KeyReused
             | Self::InProgress { .. }
             | Self::OutcomeUnknown { .. }
+            | Self::AnswerLate { .. }
             | Self::AnswerLost { .. }
             | Self::Panicked { .. }
             | Self::NotDurable { .. }
@@ -265,6 +271,12 @@ impl Refusal {
                 "outcome_unknown",
                 "The outcome is unknown",
                 "This request may have taken effect, and it is not known yet. It will not run again until that is decided. Retry later with the same key.",
+            ),
+            Self::AnswerLate { .. } => Row(
+                S::GATEWAY_TIMEOUT,
+                "request_in_progress",
+                "The request is still running",
+                "The request was sent on, and it is still running. Its answer will be kept. Retry later with the same key.",
             ),
             Self::AnswerLost { timed_out: false, .. } => Row(
                 S::BAD_GATEWAY,
@@ -425,6 +437,7 @@ impl Refusal {
         match self {
             Self::InProgress { retry_after }
             | Self::OutcomeUnknown { retry_after, .. }
+            | Self::AnswerLate { retry_after }
             | Self::AnswerLost { retry_after, .. }
             | Self::Panicked { retry_after }
             | Self::NotDurable { retry_after }
@@ -520,6 +533,7 @@ impl Refusal {
             | Self::CodingUnsupported
             | Self::KeyNotFound => ("invalid_request_error", code),
             Self::OutcomeUnknown { .. }
+            | Self::AnswerLate { .. }
             | Self::AnswerLost { .. }
             | Self::Panicked { .. }
             | Self::NotDurable { .. }
@@ -654,6 +668,7 @@ mod tests {
             (Refusal::KeyReused, 422, "idempotency_key_reused"),
             (Refusal::InProgress { retry_after: after }, 409, "request_in_progress"),
             (Refusal::OutcomeUnknown { retry_after: after, head: None }, 409, "outcome_unknown"),
+            (Refusal::AnswerLate { retry_after: after }, 504, "request_in_progress"),
             (Refusal::AnswerLost { timed_out: false, retry_after: after }, 502, "outcome_unknown"),
             (Refusal::AnswerLost { timed_out: true, retry_after: after }, 504, "outcome_unknown"),
             (Refusal::Panicked { retry_after: after }, 500, "outcome_unknown"),

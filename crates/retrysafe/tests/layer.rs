@@ -27,3 +27,5 @@ mod schedules;
 mod stage;
 #[path = "layer/storms.rs"]
 mod storms;
+#[path = "layer/streams.rs"]
+mod streams;

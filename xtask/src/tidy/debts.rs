@@ -10,10 +10,6 @@ use super::rules::Broken;
 /// Rooms that still need each other, by the folder that they are in.
 const CYCLES: &[(&str, &[&str])] = &[
     ("crates/retrysafe/src/client", &["settings", "transport"]),
-    (
-        "crates/retrysafe/src/layer",
-        &["answer", "end", "renewal", "run", "running", "service", "settle"],
-    ),
     ("crates/retrysafe/src/layer", &["request", "settings"]),
     ("crates/retrysafe/src/stores/disk", &["clean", "log", "ops", "read", "segments", "snapshot"]),
     ("crates/retrysafe/src/stores/postgres", &["connect", "settings", "tls"]),

@@ -45,6 +45,9 @@ pub(crate) struct File {
     /// How much memory the bodies and answers of keyed requests may hold. Past it new requests are
     /// refused with 503. At least twice `request_bytes_max` and four times `response_bytes_max`.
     pub held_bytes_max: Option<Size>,
+    /// How many executions may go on at once after their callers were told to ask again. Past it the
+    /// upstream's connection is closed and the outcome is unknown.
+    pub late_answers_max: Option<usize>,
     /// How long a stop may wait for running requests before it gives up.
     pub drain_max: Option<Length>,
     /// How long to stay up, not ready, before no more connections are taken, so that a load
@@ -280,7 +283,8 @@ pub(crate) struct RouteSettings {
     pub wait_max: Option<Length>,
     /// What a duplicate is told while the first is running.
     pub in_flight: Option<InFlight>,
-    /// How long the upstream may take.
+    /// How long the upstream may take before it answers, and between two pieces of its answer. Then
+    /// the caller of a keyed request is told to ask again, and the execution goes on until `lease_max`.
     pub upstream_timeout: Option<Length>,
     /// The largest request body that is read.
     pub request_bytes_max: Option<Size>,
@@ -288,6 +292,8 @@ pub(crate) struct RouteSettings {
     pub request_time_max: Option<Length>,
     /// The largest response body that is kept.
     pub response_bytes_max: Option<Size>,
+    /// How long an answer may take after its head before it is passed on as it comes, and not kept.
+    pub answer_hold_max: Option<Length>,
     /// What a 5xx of the upstream's own means.
     pub on_server_error: Option<OnServerError>,
     /// What happens when the store is out of reach.

@@ -59,6 +59,9 @@ const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long a caller may take next to nothing of its answer: longer than a mobile network's pauses,
 /// short enough that those who do not read give the memory back.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
+/// How many executions go on after their callers were told to ask again: each holds a connection to
+/// the upstream.
+const LATE_ANSWERS_MAX: usize = 1_024;
 /// How long a stop waits for running requests: longer than the longest upstream of most.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -78,6 +81,7 @@ pub(crate) struct Config {
     pub head_time_max: Duration,
     pub write_time_max: Duration,
     pub held_bytes_max: usize,
+    pub late_answers_max: usize,
     pub limits: Limits,
     pub drain_max: Duration,
     pub drain_delay: Duration,
@@ -244,6 +248,7 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         head_time_max: file.head_time_max.map_or(HEAD_TIME_MAX, |length| length.0),
         write_time_max: file.write_time_max.map_or(WRITE_TIME_MAX, |length| length.0),
         held_bytes_max,
+        late_answers_max: file.late_answers_max.unwrap_or(LATE_ANSWERS_MAX),
         limits: file.limits.into(),
         drain_max: file.drain_max.map_or(DRAIN_MAX, |length| length.0),
         drain_delay: file.drain_delay.map_or(Duration::ZERO, |length| length.0),
@@ -406,6 +411,7 @@ fn whole(file: &File, config: &Config) -> File {
     whole.head_time_max = Some(Length(config.head_time_max));
     whole.write_time_max = Some(Length(config.write_time_max));
     whole.held_bytes_max = Some(Size(config.held_bytes_max));
+    whole.late_answers_max = Some(config.late_answers_max);
     whole.drain_max = Some(Length(config.drain_max));
     whole.drain_delay = Some(Length(config.drain_delay));
     whole.admin.listen =

@@ -105,7 +105,7 @@ macro_rules! layered {
 fn layered(over: &RouteSettings, under: &RouteSettings) -> RouteSettings {
     layered!(over, under; path, strict, dialect, methods, key, key_header, key_syntax, key_chars_min, ttl, lease,
         lease_max, wait_max, in_flight, upstream_timeout, request_bytes_max, request_time_max,
-        response_bytes_max, on_server_error, on_store_error, retryable_statuses, absence, mode,
+        response_bytes_max, answer_hold_max, on_server_error, on_store_error, retryable_statuses, absence, mode,
         scope, anonymous, keep_set_cookie, replay_marker, announce_expiry, cors,
         cors_credentials, first_sent_age_max)
 }
@@ -131,6 +131,7 @@ pub(crate) fn built_in() -> RouteSettings {
         request_bytes_max: Some(Size(policy.request_bytes_max)),
         request_time_max: Some(Length(policy.request_time_max)),
         response_bytes_max: Some(Size(policy.response_bytes_max)),
+        answer_hold_max: Some(Length(policy.answer_hold_max)),
         on_server_error: Some(policy.on_server_error.into()),
         on_store_error: Some(policy.on_store_error.into()),
         retryable_statuses: Some(
@@ -334,7 +335,8 @@ fn copy(complete: &RouteSettings, policy: &mut Policy) {
         wait_max,
         request_bytes_max,
         request_time_max,
-        response_bytes_max
+        response_bytes_max,
+        answer_hold_max
     );
     policy.first_sent_age_max = complete.first_sent_age_max.map(|length| length.0);
 }

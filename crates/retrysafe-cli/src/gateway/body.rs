@@ -43,6 +43,8 @@ pub(crate) enum Broken {
     Connection(hyper::Error),
     /// It took too long.
     TimedOut,
+    /// The gateway stops, and has given it up.
+    GivenUp,
 }
 
 impl fmt::Display for Broken {
@@ -50,6 +52,7 @@ impl fmt::Display for Broken {
         match self {
             Self::Connection(error) => write!(f, "the answer broke off: {error}"),
             Self::TimedOut => f.write_str("the answer paused for longer than `upstream_timeout`"),
+            Self::GivenUp => f.write_str("the gateway stops before the answer has ended"),
         }
     }
 }
@@ -136,7 +139,10 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match self.get_mut() {
             Self::Streamed(body) => Pin::new(body).poll_frame(context),
-            Self::Guarded(body) => Pin::new(body).poll_frame(context),
+            Self::Guarded(body) => match Pin::new(&mut *body).poll_frame(context) {
+                Poll::Pending if body.is_cut_off() => Poll::Ready(Some(Err(Broken::GivenUp))),
+                polled @ (Poll::Ready(_) | Poll::Pending) => polled,
+            },
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }

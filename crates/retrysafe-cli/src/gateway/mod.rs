@@ -141,6 +141,7 @@ impl<S: Store> Gateway<S> {
             })
             .limiter(limiter.clone())
             .memory(memory.clone())
+            .late_answers_max(live.config.late_answers_max)
             .trust_outcome_header(true)
             .owners_from(first_owner)
             .by_upstream(true);
@@ -162,6 +163,8 @@ impl<S: Store> Gateway<S> {
     pub(crate) fn set_live(&self, live: Arc<Live>) {
         self.limiter.set(live.config.limits);
         self.memory.set_bytes_max(live.config.held_bytes_max);
+        // All clones of the layer share it.
+        let _ = self.layer.clone().late_answers_max(live.config.late_answers_max);
         self.live.store(live);
     }
 

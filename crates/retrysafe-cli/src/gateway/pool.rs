@@ -20,6 +20,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use retrysafe::layer::Attempt;
 use retrysafe_core::problem::Refusal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
@@ -121,6 +122,7 @@ impl Pool {
         connector: &Connector,
         request: Request<Outgoing>,
         patience: Patience,
+        attempt: Option<&Attempt>,
     ) -> Result<(Response<Incoming>, Held), Failure> {
         let generation = connector.generation();
         let upload = Upload::new();
@@ -133,7 +135,8 @@ impl Pool {
                 None => self.connect(connector, patience.with_upstream).await?,
             };
             exchange.asked(was_reused);
-            let mut error = match upload.send(sender.try_send_request(request), patience).await {
+            let sending = sender.try_send_request(request);
+            let mut error = match upload.send(sending, patience, attempt).await {
                 Ok(Ok(response)) => {
                     exchange.answered();
                     let pool = self.clone();

@@ -18,7 +18,6 @@ use retrysafe::layer::{self, Attempt, Failed};
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::problem::Refusal;
-use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer;
@@ -87,8 +86,7 @@ impl Proxy {
         if let Some(attempt) = &attempt {
             headers::announce(request.headers_mut(), attempt);
         }
-        let deadline = attempt.as_ref().map(Attempt::deadline);
-        let mut response = match self.exchange(&found, request, deadline).await {
+        let mut response = match self.exchange(&found, request, attempt.as_ref()).await {
             Ok(response) => response,
             Err(failure) => return failed(whose.report(failure)),
         };
@@ -104,12 +102,12 @@ impl Proxy {
     }
 
     /// Sends one request, and reads the head of its answer in the one way in which everybody reads
-    /// it. Past the deadline nobody waits for the rest.
+    /// it.
     async fn exchange(
         &self,
         found: &Found,
         request: Request<Outgoing>,
-        deadline: Option<Instant>,
+        attempt: Option<&Attempt>,
     ) -> Result<Response<Answer>, Failure> {
         let asked = request.method().clone();
         let asked_protocol = request.headers().get(header::UPGRADE).cloned();
@@ -117,7 +115,7 @@ impl Proxy {
             with_caller: found.route.rules.policy.request_time_max,
             with_upstream: found.route.rules.upstream_timeout,
         };
-        let sent = self.pool.send(&found.live.connector, request, patience).await;
+        let sent = self.pool.send(&found.live.connector, request, patience, attempt).await;
         let (mut response, held) = sent?;
         let broken = |why: &str| Failure::Lost { timed_out: false, why: why.into() };
         let afterwards = framing::take(&asked, &mut response).map_err(broken)?;
@@ -126,7 +124,7 @@ impl Proxy {
         {
             return Err(broken("the answer switches to a protocol that nobody asked for"));
         }
-        let silence = Silence::new(patience.with_upstream, deadline);
+        let silence = Silence::new(patience.with_upstream);
         Ok(response.map(|body| match afterwards {
             Afterwards::Reused => Answer::new(body, held, silence),
             Afterwards::Closed => Answer::empty(),

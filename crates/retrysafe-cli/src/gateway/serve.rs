@@ -100,6 +100,9 @@ fn warn(warnings: &[String]) {
     }
 }
 
+/// How long the last settles of executions that are given up may take.
+const GIVE_UP_MAX: Duration = Duration::from_secs(2);
+
 async fn run<S: Store>(
     config: Config,
     store: Arc<S>,
@@ -164,14 +167,23 @@ async fn run<S: Store>(
     Ok(())
 }
 
-/// Waits until every connection is closed and every execution settled; says how many are not.
+/// Waits until every connection is closed and every execution settled. What has not ended by then is
+/// given up, so that its record says at once that nobody knows. Says how many were given up.
 async fn drain<S: Store>(gateway: &Gateway<S>, workers: &Workers, patience: Duration) -> usize {
     let deadline = Instant::now() + patience;
     while workers.open() > 0 && Instant::now() < deadline {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
     let left = deadline.saturating_duration_since(Instant::now());
-    gateway.drain().wait(left).await.err().unwrap_or_default()
+    let drain = gateway.drain();
+    let Err(left) = drain.wait(left).await else { return 0 };
+    if let Err(open) = drain.give_up(GIVE_UP_MAX).await {
+        tracing::warn!(
+            open,
+            "executions could not be given up: they are unknown when their lease ends"
+        );
+    }
+    left
 }
 
 /// Takes a new configuration, or keeps the old one and says why.

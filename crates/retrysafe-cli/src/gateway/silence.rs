@@ -13,15 +13,14 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// The bounds of an answer's pauses.
 pub(crate) struct Silence {
     pause_max: Duration,
-    deadline: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
     is_counting: bool,
 }
 
 impl Silence {
-    /// At most `pause_max` between two pieces, and none past the deadline.
-    pub(crate) fn new(pause_max: Duration, deadline: Option<Instant>) -> Self {
-        Self { pause_max, deadline, timer: None, is_counting: false }
+    /// At most `pause_max` between two pieces.
+    pub(crate) fn new(pause_max: Duration) -> Self {
+        Self { pause_max, timer: None, is_counting: false }
     }
 
     /// The next piece has come.
@@ -32,10 +31,7 @@ impl Silence {
     /// The next piece is waited for: ready once that has taken too long.
     pub(crate) fn poll_too_long(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // A pause so long that no clock shows its end is no bound.
-        let pause_end = Instant::now().checked_add(self.pause_max);
-        let Some(end) = [pause_end, self.deadline].into_iter().flatten().min() else {
-            return Poll::Pending;
-        };
+        let Some(end) = Instant::now().checked_add(self.pause_max) else { return Poll::Pending };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
         if !self.is_counting {
             self.is_counting = true;

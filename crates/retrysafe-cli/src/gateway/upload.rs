@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::{Instant, timeout};
+use retrysafe::layer::Attempt;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::outgoing::Outgoing;
 
@@ -73,7 +74,9 @@ impl Upload {
         self.progress().turn == Turn::CallerFailed
     }
 
-    /// Sends over a connection, and waits for the answer for as long as nobody is too slow.
+    /// Sends over a connection, and waits for the answer for as long as nobody is too slow. A
+    /// protected request that the upstream takes too long over lets its caller go, and is waited for
+    /// until the time of its attempt is used up.
     ///
     /// # Errors
     ///
@@ -82,6 +85,7 @@ impl Upload {
         &self,
         answer: impl Future<Output = T>,
         patience: Patience,
+        attempt: Option<&Attempt>,
     ) -> Result<T, TooSlow> {
         self.note(Turn::Upstream);
         let mut answer = pin!(answer);
@@ -95,7 +99,12 @@ impl Upload {
             };
             let left = one.saturating_sub(since.elapsed());
             if left.is_zero() {
-                return Err(too_slow);
+                let (TooSlow::Upstream, Some(attempt)) = (too_slow, attempt) else {
+                    return Err(too_slow);
+                };
+                attempt.release_caller();
+                let late = timeout_at(attempt.deadline(), answer).await;
+                return late.map_err(|_| TooSlow::Upstream);
             }
             // Nobody tells us when the turn changes, but the other side's time lies ahead then.
             if let Ok(answer) = timeout(left.min(other).max(LOOK_PAUSE_MIN), &mut answer).await {

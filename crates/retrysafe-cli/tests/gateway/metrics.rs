@@ -88,6 +88,11 @@ lease = "200ms"
 lease_max = "300ms"
 
 [[route]]
+path = "/overdue"
+methods = ["POST"]
+upstream_timeout = "50ms"
+
+[[route]]
 path = "/watch"
 methods = ["POST"]
 mode = "observe"
@@ -149,6 +154,15 @@ fn every_metric_of_a_working_store_rises() {
     for thread in running {
         assert_eq!(thread.join().unwrap().status(), 201);
     }
+
+    // A caller is told to ask again, and its request runs on.
+    let gate = Gate::default();
+    upstream.script("/overdue", vec![Step::Held(gate.clone(), Box::new(reply(201, "{}")))]);
+    let overdue = gateway.post("/overdue", &key(), "{}");
+    assert_eq!((overdue.status(), overdue.code().as_str()), (504, "request_in_progress"));
+    watch.until("retrysafe_late_answers 1");
+    gate.open();
+    watch.until("retrysafe_late_answers 0");
 
     // A handler outlives its lease, and the upstream knows nothing when it is asked: a person must
     // decide, is wrong, and is contradicted by the late answer.
@@ -233,7 +247,7 @@ fn a_store_that_fails_is_reported_and_found_again() {
             "[upkeep]\nsweep_every = \"{sweep_every}\"\n\
              [[route]]\npath = \"/open\"\nmethods = [\"POST\"]\non_store_error = \"open\"\n\
              [[route]]\npath = \"/damaged\"\nmethods = [\"POST\"]\n\
-             lease = \"100ms\"\nlease_max = \"300ms\"\n"
+             lease = \"1s\"\nlease_max = \"1s\"\n"
         )
     };
     let gateway = Gateway::start(&upstream, &config("1h"));

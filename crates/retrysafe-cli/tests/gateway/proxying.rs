@@ -228,7 +228,7 @@ fn lost_and_unreachable_are_told_apart_without_a_key_too() {
     assert_eq!((post("/lost").status(), post("/lost").code().as_str()), (502, "upstream_failed"));
     assert_eq!((post("/slow").status(), post("/slow").code().as_str()), (504, "upstream_failed"));
     let slow = gateway.post("/slow", &key(), "{}");
-    assert_eq!((slow.status(), slow.code().as_str()), (504, "outcome_unknown"));
+    assert_eq!((slow.status(), slow.code().as_str()), (504, "request_in_progress"));
 
     let mut nobody = upstream.clone();
     nobody.address = free();

@@ -1,12 +1,12 @@
 //! How does an answer of ours look on the wire?
 
 use std::cell::RefCell;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, response};
 use http_body::Body as HttpBody;
+use retrysafe_core::execution::{Durable, Settling, Told};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::response::StoredResponse;
 use retrysafe_core::retry::show_http_date;
@@ -14,8 +14,8 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::time::Time;
 
 use super::body::Body;
+use super::context::RequestContext;
 use super::memory::MemoryBudget;
-use super::service::Case;
 
 /// When the record behind an answer will be forgotten.
 pub(super) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
@@ -23,9 +23,9 @@ pub(super) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expi
 /// Marks an answer that was given without protection, and says why.
 pub(super) const UNPROTECTED: HeaderName = HeaderName::from_static("retrysafe-unprotected");
 
-/// When to ask again about an outcome that nobody knows. Somebody has to find out: a reconciler's
-/// first lookup, a webhook. Sooner would be noise.
-pub(super) const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// By which an upstream says its outcome itself, and by which we tell the caller that the answer leaves
+/// its outcome unknown.
+pub(super) const OUTCOME: HeaderName = HeaderName::from_static("retrysafe-outcome");
 
 /// A date as a header value. The last one is remembered, because all answers of one second that
 /// are kept for as long expire in the same one.
@@ -43,7 +43,33 @@ fn date(unix: u64) -> Option<HeaderValue> {
     })
 }
 
-impl<S> Case<S> {
+impl<S> RequestContext<S> {
+    /// What the record says, where there is no answer of the handler's to give.
+    pub(super) fn tell<R: HttpBody>(&self, id: Id, told: Told) -> Response<Body<R>> {
+        match told {
+            Told::Replay(stored, expires_at) => self.replay(id, stored, expires_at),
+            Told::Refusal(refusal) => self.refuse(&refusal),
+            // Nobody has the answer any more that this is the permission for.
+            Told::Answer(_) => self.refuse(&Settling::not_durable()),
+        }
+    }
+
+    /// The handler's own answer, once it is in the record.
+    pub(super) fn answer<R: HttpBody>(
+        &self,
+        mut parts: response::Parts,
+        body: Body<R>,
+        durable: &Durable,
+    ) -> Response<Body<R>> {
+        if let Some(expires_at) = durable.expires_at() {
+            self.announce(&mut parts.headers, expires_at);
+        }
+        if durable.is_unknown() {
+            parts.headers.insert(OUTCOME, HeaderValue::from_static("unknown"));
+        }
+        Response::from_parts(parts, body)
+    }
+
     /// A refused request is a response. The refusal is among its extensions, for whoever keeps a log.
     pub(super) fn refuse<R: HttpBody>(&self, refusal: &Refusal) -> Response<Body<R>> {
         self.report.refused(refusal.code());

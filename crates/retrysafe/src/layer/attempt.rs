@@ -5,13 +5,15 @@
 //! extensions, which in axum is `Extension(Said::Retryable)` in the returned tuple.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::Said;
 use retrysafe_core::record::Fence;
 use retrysafe_core::scope::Id;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 /// One execution of a keyed request, as its handler sees it.
@@ -38,11 +40,13 @@ pub enum Failed {
     },
 }
 
-/// What the handler has asked for. Zero says nothing in both.
+/// What the handler or a shutdown has asked for. Zero says nothing in the first two.
 #[derive(Debug, Default)]
 struct Wishes {
     said: AtomicU8,
     ttl_ms: AtomicU64,
+    is_given_up: AtomicBool,
+    asked: Notify,
 }
 
 impl Attempt {
@@ -98,6 +102,32 @@ impl Attempt {
     pub fn keep_for(&self, ttl: Duration) {
         let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.wishes.ttl_ms.store(ms.max(1), Ordering::Release);
+    }
+
+    /// Lets the caller go, and goes on: it is answered 504 with the code `request_in_progress`, and what
+    /// the handler answers later is settled like any other answer. For a handler that still waits for
+    /// somebody else when its caller has waited for long enough; a proxy uses it.
+    ///
+    /// The number of such executions is bounded by
+    /// [`late_answers_max`](super::IdempotencyLayer::late_answers_max). Past it the handler is dropped
+    /// and the outcome is unknown.
+    pub fn release_caller(&self) {
+        self.wishes.asked.notify_one();
+    }
+
+    /// Ends the waiting for this execution: its outcome becomes unknown.
+    pub(super) fn give_up(&self) {
+        self.wishes.is_given_up.store(true, Ordering::Release);
+        self.wishes.asked.notify_one();
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.wishes.is_given_up.load(Ordering::Acquire)
+    }
+
+    /// Waits until the caller is to be released, or the execution to be given up.
+    pub(super) fn asked(&self) -> Notified<'_> {
+        self.wishes.asked.notified()
     }
 
     pub(crate) fn said(&self) -> Option<Said> {

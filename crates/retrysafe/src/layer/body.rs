@@ -4,6 +4,7 @@
 //! anything was begun. An answer too large to keep is handed on as what was read of it, followed by
 //! the rest.
 
+use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::memory::Hold;
@@ -38,7 +40,19 @@ pin_project_lite::pin_project! {
         Passed { #[pin] body: B },
         Whole { data: Bytes, trailers: Option<HeaderMap> },
         Joined { head: Bytes, rest: Option<Pin<Box<B>>>, broken: Option<B::Error> },
+        Streamed { pieces: mpsc::Receiver<Piece<B::Error>>, left: SizeHint, is_cut_off: bool },
     }
+}
+
+/// A piece of a body that somebody else reads, or how the body ended.
+pub(super) enum Piece<E> {
+    Frame(Frame<Bytes>),
+    /// The whole body was handed on.
+    End,
+    /// The body broke off.
+    Broken(E),
+    /// The handler's body panicked.
+    Panicked(Box<dyn Any + Send>),
 }
 
 /// What became of reading a body.
@@ -64,6 +78,18 @@ impl<B: HttpBody> Body<B> {
     /// A body that was read whole.
     pub(super) fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
         Self { kind: Kind::Whole { data, trailers } }
+    }
+
+    /// A body that somebody else reads, and hands on piece by piece.
+    pub(super) fn streamed(pieces: mpsc::Receiver<Piece<B::Error>>, size: SizeHint) -> Self {
+        Self { kind: Kind::Streamed { pieces, left: size, is_cut_off: false } }
+    }
+
+    /// Whether nobody reads the rest of this body any more, because a shutdown has
+    /// [given it up](super::Drain::give_up). It then never ends by itself: whoever sends it ends the
+    /// connection, so that the part is not taken for the whole.
+    pub fn is_cut_off(&self) -> bool {
+        matches!(self.kind, Kind::Streamed { is_cut_off: true, .. })
     }
 
     fn joined(head: Bytes, rest: Option<Pin<Box<B>>>, broken: Option<B::Error>) -> Self {
@@ -178,6 +204,7 @@ impl<B: HttpBody> fmt::Debug for Body<B> {
             Kind::Passed { .. } => "Body(passed)",
             Kind::Whole { .. } => "Body(whole)",
             Kind::Joined { .. } => "Body(joined)",
+            Kind::Streamed { .. } => "Body(streamed)",
         })
     }
 }
@@ -209,6 +236,23 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
                 }
                 Poll::Ready(next)
             }
+            KindNow::Streamed { pieces, left, is_cut_off } => {
+                match ready!(pieces.poll_recv(context)) {
+                    Some(Piece::Frame(frame)) => {
+                        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                        *left = less(left, bytes);
+                        Poll::Ready(Some(Ok(frame)))
+                    }
+                    Some(Piece::Broken(error)) => Poll::Ready(Some(Err(error))),
+                    Some(Piece::Panicked(panic)) => std::panic::resume_unwind(panic),
+                    Some(Piece::End) => Poll::Ready(None),
+                    // It must not look like an end. Nothing more comes: the server ends the connection.
+                    None => {
+                        *is_cut_off = true;
+                        Poll::Pending
+                    }
+                }
+            }
         }
     }
 
@@ -221,6 +265,8 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
                     && broken.is_none()
                     && rest.as_ref().is_none_or(|rest| rest.is_end_stream())
             }
+            // Only the channel knows, and it says so when it is asked for the next piece.
+            Kind::Streamed { .. } => false,
         }
     }
 
@@ -237,6 +283,17 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
                 hint.set_lower(hint.lower().saturating_add(head));
                 hint
             }
+            Kind::Streamed { left, .. } => *left,
         }
     }
+}
+
+/// What is left of a body's size when so many bytes of it are gone.
+fn less(size: &SizeHint, bytes: u64) -> SizeHint {
+    let mut left = SizeHint::new();
+    if let Some(upper) = size.upper() {
+        left.set_upper(upper.saturating_sub(bytes));
+    }
+    left.set_lower(size.lower().saturating_sub(bytes));
+    left
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::running::Running;
+
 /// How long a shutdown waits for withdrawals once nothing executes any more. The store may be away,
 /// and nothing that was done depends on them.
 const WITHDRAWALS_WAITED_FOR: Duration = Duration::from_secs(2);
@@ -17,10 +19,11 @@ const WITHDRAWALS_WAITED_FOR: Duration = Duration::from_secs(2);
 /// Waits until every execution is settled, for a shutdown that loses no answer.
 ///
 /// Stop accepting requests first; a handle does not refuse new ones.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Drain {
     executions: Arc<Unfinished>,
     withdrawals: Arc<Unfinished>,
+    running: Arc<Running>,
 }
 
 /// A number of things that are under way.
@@ -35,6 +38,10 @@ struct Unfinished {
 pub(super) struct UnderWay(Arc<Unfinished>);
 
 impl Drain {
+    pub(super) fn new(running: Arc<Running>) -> Self {
+        Self { executions: Arc::default(), withdrawals: Arc::default(), running }
+    }
+
     /// Counts an execution, from before its begin.
     pub(super) fn execution(&self) -> UnderWay {
         Unfinished::one_more(&self.executions)
@@ -70,6 +77,21 @@ impl Drain {
     }
 }
 
+impl Drain {
+    /// Gives up what is still under way after a [`wait`](Self::wait): handlers are dropped, and the
+    /// records of their requests become unknown now instead of when their leases end. Waits for that at
+    /// most for `patience`.
+    ///
+    /// # Errors
+    ///
+    /// How many are still under way: the store is away, or a handler blocks its thread.
+    pub async fn give_up(&self, patience: Duration) -> Result<(), usize> {
+        self.running.give_up_all();
+        let ended = tokio::time::timeout(patience, self.executions.ended()).await;
+        ended.map_err(|_| self.executing())
+    }
+}
+
 impl Unfinished {
     fn one_more(this: &Arc<Self>) -> UnderWay {
         this.count.fetch_add(1, Ordering::AcqRel);
@@ -101,7 +123,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_shutdown_waits_for_the_last_one_or_says_how_many_are_left() {
-        let drain = Drain::default();
+        let drain = Drain::new(Arc::default());
         let one = drain.execution();
         let two = drain.execution();
         assert_eq!(drain.wait(Duration::from_secs(1)).await, Err(2));
@@ -115,7 +137,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_withdrawal_that_never_ends_does_not_hold_up_a_shutdown() {
-        let drain = Drain::default();
+        let drain = Drain::new(Arc::default());
         let _withdrawal = drain.withdrawal();
         let begun = tokio::time::Instant::now();
         assert_eq!(drain.wait(Duration::from_secs(60)).await, Ok(()));

@@ -33,6 +33,8 @@
 //! # Caveats
 //!
 //! * A handler that does not end by itself is not killed. Its caller is answered after `lease_max`.
+//! * An answer that is too large, a stream, or slower than `answer_hold_max` is passed on as it comes and
+//!   cannot be replayed: a retry is told so with 410, and whether it was whole.
 //! * An error of the inner service (not a response) makes the record unknown: nothing proves that
 //!   nothing was done. Turn errors into responses inside this layer.
 //! * What executes is the handler's future, within the connection's task while the client is there.
@@ -41,25 +43,33 @@
 //! * Leases are renewed by a task of the layer, on the runtime on which the layer was made. A handler
 //!   that blocks the only thread of that runtime for longer than a lease loses its lease.
 
+mod admit;
 mod answer;
 mod attempt;
+mod attend;
+mod begin;
 mod body;
+mod context;
 mod deadline;
 mod drain;
-mod end;
+mod execute;
 mod guarded;
 mod limits;
 mod memory;
 mod observe;
+mod observed;
+mod read_answer;
 mod renewal;
 mod report;
 mod request;
-mod run;
+mod response_future;
+mod run_to_completion;
 mod running;
 mod service;
 mod settings;
 mod settle;
-mod stubborn;
+mod shared;
+mod stream;
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,11 +84,12 @@ pub use drain::Drain;
 pub use limits::{Limiter, Limits};
 pub use memory::{ConnectionShare, MemoryBudget};
 pub use request::fingerprint_request;
-pub use service::{Idempotency, ResponseFuture};
+pub use response_future::ResponseFuture;
+pub use service::Idempotency;
 pub use settings::{IDEMPOTENCY_KEY, RoutePolicy, caller_of_credential};
 
-use service::Room;
 use settings::Settings;
+use shared::LayerShared;
 
 /// Makes the services that it wraps safe to retry.
 ///
@@ -86,19 +97,19 @@ use settings::Settings;
 /// one layer per store, and a clone of it per route that is set differently.
 pub struct IdempotencyLayer<S> {
     settings: Arc<Settings>,
-    room: Arc<Room<S>>,
+    shared: Arc<LayerShared<S>>,
 }
 
 impl<S: Store> IdempotencyLayer<S> {
     /// A layer over this store that needs nothing else to be set.
     pub fn new(store: S) -> Self {
-        Self { settings: Arc::default(), room: Arc::new(Room::new(store)) }
+        Self { settings: Arc::default(), shared: Arc::new(LayerShared::new(store)) }
     }
 
     /// How long one call of the store may take. Holds for all clones.
     #[must_use]
     pub fn store_timeout(self, timeout: Duration) -> Self {
-        self.room.engine.store().set_timeout(timeout);
+        self.shared.engine.store().set_timeout(timeout);
         self
     }
 
@@ -107,7 +118,7 @@ impl<S: Store> IdempotencyLayer<S> {
     /// numbers near each other. Holds for all clones.
     #[must_use]
     pub fn owners_from(self, first: u64) -> Self {
-        self.room.number_owners_from(first);
+        self.shared.number_owners_from(first);
         self
     }
 }
@@ -115,7 +126,7 @@ impl<S: Store> IdempotencyLayer<S> {
 impl<S> IdempotencyLayer<S> {
     /// A handle by which a shutdown waits until every execution is settled.
     pub fn drain(&self) -> Drain {
-        self.room.drain.clone()
+        self.shared.drain.clone()
     }
 }
 
@@ -123,13 +134,13 @@ impl<Svc, S> Layer<Svc> for IdempotencyLayer<S> {
     type Service = Idempotency<Svc, S>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
-        Idempotency::new(inner, Arc::clone(&self.settings), Arc::clone(&self.room))
+        Idempotency::new(inner, Arc::clone(&self.settings), Arc::clone(&self.shared))
     }
 }
 
 impl<S> Clone for IdempotencyLayer<S> {
     fn clone(&self) -> Self {
-        Self { settings: Arc::clone(&self.settings), room: Arc::clone(&self.room) }
+        Self { settings: Arc::clone(&self.settings), shared: Arc::clone(&self.shared) }
     }
 }
 

@@ -1,101 +1,68 @@
 //! What would have happened, had the rules been enforced?
 //!
-//! Observe mode blocks and replays nothing. It remembers ids and fingerprints in a table of its own,
-//! which forgets in every state, so that nothing of it is ever read when the rules are enforced.
+//! Observe mode blocks and replays nothing: every request is passed on, and what the rules would have
+//! made of it is reported.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use retrysafe_core::fingerprint::Fingerprint;
-use retrysafe_core::scope::{CredentialMark, Id};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
+use retrysafe_core::key::Key;
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::store::Store;
 use tokio::time::Instant;
+use tower_service::Service;
 
+use super::admit::{Arrived, identify};
+use super::body::{Body, Read, read};
+use super::context::RequestContext;
 use super::deadline::after;
-
-/// How many requests are remembered: about 20 MB. Past it the oldest are forgotten first.
-const REMEMBERED_MAX: usize = 100_000;
+use super::memory::MemoryBudget;
+use super::request::Meaning;
+use super::response_future::Answered;
+use super::run_to_completion::AnswerSlot;
 
 /// A covered request had no key.
 pub(super) const UNKEYED: &str = "unkeyed";
 
-/// What was seen lately.
-#[derive(Debug, Default)]
-pub(super) struct Observed(Mutex<Table>);
-
-#[derive(Debug, Default)]
-struct Table {
-    seen: HashMap<Id, (Fingerprint, Option<CredentialMark>, Instant)>,
-    order: VecDeque<Id>,
-}
-
-impl Observed {
-    /// Remembers a request for `ttl`, and says what it would have met: a `duplicate`, a `mismatch`, a
-    /// `credential_changed` or nothing.
-    pub(super) fn see(
-        &self,
-        id: Id,
-        print: Fingerprint,
-        mark: Option<CredentialMark>,
-        ttl: Duration,
-    ) -> Option<&'static str> {
-        let now = Instant::now();
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match table.seen.get(&id) {
-            Some((seen, seen_mark, until)) if *until > now => {
-                return Some(match (*seen == print, *seen_mark == mark) {
-                    (true, true) => "duplicate",
-                    (true, false) => "credential_changed",
-                    (false, _) => "mismatch",
-                });
+/// Passes a keyed request on, and reports what would have become of it.
+pub(super) async fn answer_observed<Svc, S, B, R>(
+    context: Arc<RequestContext<S>>,
+    arrived: Box<Arrived<Svc>>,
+    body: B,
+    key: Result<Key, Refusal>,
+    answer: AnswerSlot<Answered<R, Svc::Error>>,
+) where
+    S: Store,
+    Svc: Service<Request<Body<B>>, Response = Response<R>>,
+    B: HttpBody<Data = Bytes>,
+    R: HttpBody<Data = Bytes>,
+{
+    let Arrived { mut inner, parts } = *arrived;
+    let policy = context.policy();
+    let (finding, body) = match identify(&context, &parts, key) {
+        Err(refusal) => (Some(refusal.code()), Body::passed(body)),
+        Ok((caller, _, id)) => {
+            let time_max = after(Instant::now(), policy.request_time_max);
+            let hold = context.hold(&parts);
+            match read(body, policy.request_bytes_max, Some(time_max), hold).await {
+                Read::Whole(body, trailers, hold) => {
+                    let print = Meaning::new(&context.settings, policy, &parts, &body).current;
+                    let observed = &context.shared.observed;
+                    let finding = observed.see(id, print, caller.mark, policy.ttl);
+                    (finding, Body::whole(hold.keep(body), trailers))
+                }
+                Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),
+                Read::NoRoom(body) => (Some(MemoryBudget::refusal().code()), body),
+                Read::Late(body) => (Some(Refusal::BodyTimeout.code()), body),
+                Read::Broken(body) => (Some(Refusal::BodyBroken.code()), body),
             }
-            Some(_) => {}
-            None => table.order.push_back(id),
         }
-        table.seen.insert(id, (print, mark, after(now, ttl)));
-        while table.order.len() > REMEMBERED_MAX {
-            let oldest = table.order.pop_front();
-            oldest.and_then(|oldest| table.seen.remove(&oldest));
-        }
-        None
+    };
+    if let Some(finding) = finding {
+        context.report.observed(finding);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use retrysafe_core::fingerprint::RulesId;
-    use retrysafe_core::{Key, Scope};
-
-    fn id(key: usize) -> Id {
-        Id::of(&Scope::anonymous(), &Key::new(&key.to_string()).unwrap().digest())
-    }
-
-    fn print(digest: u8) -> Fingerprint {
-        Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [digest; 32])
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn duplicates_and_mismatches_are_told_apart_until_they_expire() {
-        let (observed, ttl) = (Observed::default(), Duration::from_secs(9));
-        assert_eq!(observed.see(id(1), print(1), None, ttl), None);
-        assert_eq!(observed.see(id(1), print(1), None, ttl), Some("duplicate"));
-        assert_eq!(observed.see(id(1), print(2), None, ttl), Some("mismatch"));
-        assert_eq!(observed.see(id(2), print(2), None, ttl), None);
-        let mark = Some(CredentialMark::of(b"token"));
-        assert_eq!(observed.see(id(2), print(2), mark, ttl), Some("credential_changed"));
-        tokio::time::advance(ttl).await;
-        assert_eq!(observed.see(id(1), print(2), None, ttl), None);
-    }
-
-    #[test]
-    fn the_oldest_are_forgotten_first() {
-        let (observed, ttl) = (Observed::default(), Duration::from_secs(9));
-        for key in 0..=REMEMBERED_MAX {
-            observed.see(id(key), print(1), None, ttl);
-        }
-        assert_eq!(observed.0.lock().unwrap().seen.len(), REMEMBERED_MAX);
-        assert_eq!(observed.see(id(REMEMBERED_MAX), print(1), None, ttl), Some("duplicate"));
-        assert_eq!(observed.see(id(0), print(1), None, ttl), None);
-    }
+    let response = inner.call(Request::from_parts(parts, body)).await;
+    answer.give(response.map(|response| response.map(Body::passed)));
 }

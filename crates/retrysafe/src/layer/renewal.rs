@@ -5,51 +5,17 @@
 //! renewal that fails is tried again soon, because there is time before the lease ends.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
-use retrysafe_core::engine::{Renewal, Renewed};
-use retrysafe_core::key::KeyDigest;
+use retrysafe_core::Engine;
+use retrysafe_core::engine::Renewed;
 use retrysafe_core::store::Store;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::deadline::after;
-use super::report::Report;
-use super::service::Room;
-
-/// A lease is renewed this often before it ends.
-const RENEWALS_PER_LEASE: u32 = 3;
-
-/// A renewal that failed is tried again this often within a lease, so that a short loss of the store
-/// costs no lease.
-const TRIES_PER_LEASE: u32 = 30;
-
-/// The shortest pause between two tries.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-
-/// What is needed to renew the lease of one execution.
-#[derive(Clone, Debug)]
-pub(super) struct RenewalOrder {
-    pub renewal: Renewal,
-    pub lease: Duration,
-    pub lease_max: Duration,
-    pub key: KeyDigest,
-    pub report: Arc<Report>,
-}
-
-impl RenewalOrder {
-    /// When a lease that was asked for at this moment is renewed.
-    pub(super) fn due_after(&self, asked_at: Instant) -> Instant {
-        after(asked_at, (self.lease / RENEWALS_PER_LEASE).max(PAUSE_MIN))
-    }
-
-    /// When a renewal that failed is tried again.
-    fn again_after(&self, failed_at: Instant) -> Instant {
-        after(failed_at, (self.lease / TRIES_PER_LEASE).max(PAUSE_MIN))
-    }
-}
+use super::guarded::Guarded;
+use super::running::{RenewalOrder, Running};
 
 /// The task that renews, and how it is woken.
 #[derive(Debug)]
@@ -72,12 +38,17 @@ impl Renewer {
     }
 
     /// Starts the task if it does not run: it may have ended with its runtime.
-    pub(super) fn ensure_running<S: Store>(&self, room: &Arc<Room<S>>) {
+    pub(super) fn ensure_running<S: Store>(
+        &self,
+        engine: &Arc<Engine<Guarded<S>>>,
+        running: &Arc<Running>,
+    ) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let work = renew_leases(Arc::downgrade(room), Arc::clone(&self.is_earlier));
+        let is_earlier = Arc::clone(&self.is_earlier);
+        let work = renew_leases(Arc::downgrade(engine), Arc::clone(running), is_earlier);
         let home = self.home.as_ref().filter(|_| task.is_none());
         let spawned = match home {
             Some(home) => home.spawn(work),
@@ -96,13 +67,23 @@ impl Drop for Renewer {
     }
 }
 
-async fn renew_leases<S: Store>(room: Weak<Room<S>>, is_earlier: Arc<Notify>) {
+async fn renew_leases<S: Store>(
+    engine: Weak<Engine<Guarded<S>>>,
+    running: Arc<Running>,
+    is_earlier: Arc<Notify>,
+) {
     loop {
         let next = {
-            let Some(room) = room.upgrade() else { return };
-            let (due, next) = room.running.take_due(Instant::now());
+            let Some(engine) = engine.upgrade() else { return };
+            let (due, next) = running.take_due(Instant::now());
             for order in due {
-                tokio::spawn(renew_once(Arc::clone(&room), order));
+                let is_earlier = Arc::clone(&is_earlier);
+                tokio::spawn(renew_once(
+                    Arc::clone(&engine),
+                    Arc::clone(&running),
+                    is_earlier,
+                    order,
+                ));
             }
             next
         };
@@ -116,9 +97,14 @@ async fn renew_leases<S: Store>(room: Weak<Room<S>>, is_earlier: Arc<Notify>) {
     }
 }
 
-async fn renew_once<S: Store>(room: Arc<Room<S>>, order: RenewalOrder) {
+async fn renew_once<S: Store>(
+    engine: Arc<Engine<Guarded<S>>>,
+    running: Arc<Running>,
+    is_earlier: Arc<Notify>,
+    order: RenewalOrder,
+) {
     let asked_at = Instant::now();
-    let renewed = room.engine.renew(order.renewal, order.lease, order.lease_max).await;
+    let renewed = engine.renew(order.renewal, order.lease, order.lease_max).await;
     let next = match renewed {
         Ok(Renewed::For(_)) => order.due_after(asked_at),
         // The lease stands as it was, and there is time for another try before it ends.
@@ -126,7 +112,7 @@ async fn renew_once<S: Store>(room: Arc<Room<S>>, order: RenewalOrder) {
         // The handler is not killed: its late settle still counts.
         Ok(Renewed::Lost) => return order.report.lease_lost(order.key),
     };
-    if room.running.renew_again(order, next) {
-        room.renewer.wake();
+    if running.renew_again(order, next) {
+        is_earlier.notify_one();
     }
 }

@@ -11,15 +11,51 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use retrysafe_core::engine::Renewal;
 use retrysafe_core::event;
+use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::Fence;
 use retrysafe_core::scope::Id;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
+use super::attempt::Attempt;
+use super::deadline::after;
 use super::memory::HeldBody;
-use super::renewal::RenewalOrder;
+use super::report::Report;
+
+/// A lease is renewed this often before it ends.
+const RENEWALS_PER_LEASE: u32 = 3;
+
+/// A renewal that failed is tried again this often within a lease, so that a short loss of the store
+/// costs no lease.
+const TRIES_PER_LEASE: u32 = 30;
+
+/// The shortest pause between two tries.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// What is needed to renew the lease of one execution.
+#[derive(Clone, Debug)]
+pub(super) struct RenewalOrder {
+    pub renewal: Renewal,
+    pub lease: Duration,
+    pub lease_max: Duration,
+    pub key: KeyDigest,
+    pub report: Arc<Report>,
+}
+
+impl RenewalOrder {
+    /// When a lease that was asked for at this moment is renewed.
+    pub(super) fn due_after(&self, asked_at: Instant) -> Instant {
+        after(asked_at, (self.lease / RENEWALS_PER_LEASE).max(PAUSE_MIN))
+    }
+
+    /// When a renewal that failed is tried again.
+    pub(super) fn again_after(&self, failed_at: Instant) -> Instant {
+        after(failed_at, (self.lease / TRIES_PER_LEASE).max(PAUSE_MIN))
+    }
+}
 
 /// The executions of this process and their waiters.
 #[derive(Debug, Default)]
@@ -47,7 +83,14 @@ struct Entry {
     // The first waiter's, for all of them: they ask the same.
     waiters_body: Option<Bytes>,
     renewal: Option<(Instant, RenewalOrder)>,
+    // None where nothing but this table protects it.
+    attempt: Option<Attempt>,
+    flow: Option<Arc<Flow>>,
 }
+
+/// When bytes of an answer that is passed on have last moved.
+#[derive(Debug)]
+pub(super) struct Flow(Mutex<Instant>);
 
 /// What keeps an execution from happening twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +111,7 @@ pub(super) struct Run {
 
 /// What a duplicate finds when it wants to wait.
 #[derive(Debug)]
-pub(super) enum Seat {
+pub(super) enum WaitSlot {
     /// The request runs here.
     Here(Waiter),
     /// It runs elsewhere, or has just ended.
@@ -99,16 +142,20 @@ impl Running {
     /// than the renewer's next look. `None` while the same request runs here without protection.
     pub(super) fn start(
         self: &Arc<Self>,
-        id: Id,
-        fence: Fence,
+        attempt: &Attempt,
         due: Instant,
         order: RenewalOrder,
     ) -> Option<(Run, bool)> {
+        let id = attempt.id();
         let mut table = self.lock();
         if table.here.get(&id).is_some_and(|entry| entry.by == Protection::ThisTable) {
             return None;
         }
-        let run = self.insert(&mut table, id, Protection::Record(fence), Some((due, order)));
+        let by = Protection::Record(attempt.fence());
+        let mut entry = Entry::new(by);
+        entry.renewal = Some((due, order));
+        entry.attempt = Some(attempt.clone());
+        let run = self.insert(&mut table, id, entry);
         Some((run, table.is_earlier(due)))
     }
 
@@ -118,18 +165,11 @@ impl Running {
         if table.here.contains_key(&id) {
             return None;
         }
-        Some(self.insert(&mut table, id, Protection::ThisTable, None))
+        Some(self.insert(&mut table, id, Entry::new(Protection::ThisTable)))
     }
 
-    fn insert(
-        self: &Arc<Self>,
-        table: &mut Table,
-        id: Id,
-        by: Protection,
-        renewal: Option<(Instant, RenewalOrder)>,
-    ) -> Run {
-        let since = Instant::now();
-        let entry = Entry { by, since, ended: None, waiting: 0, waiters_body: None, renewal };
+    fn insert(self: &Arc<Self>, table: &mut Table, id: Id, entry: Entry) -> Run {
+        let by = entry.by;
         // A former owner whose record was decided over its head may still be running.
         wake(table.here.insert(id, entry));
         metrics::gauge!(event::EXECUTING.name).increment(1.0);
@@ -142,7 +182,7 @@ impl Running {
         let mut due = Vec::new();
         let mut next_look: Option<Instant> = None;
         for entry in table.here.values_mut() {
-            if let Some((_, order)) = entry.renewal.take_if(|(at, _)| *at <= now) {
+            if let Some(order) = entry.take_due(now) {
                 due.push(order);
             } else if let Some((at, _)) = &entry.renewal {
                 next_look = Some(next_look.map_or(*at, |next| next.min(*at)));
@@ -165,6 +205,24 @@ impl Running {
         table.is_earlier(at)
     }
 
+    /// Notes that the answer of an execution is passed on from now on. Its lease is renewed for as long
+    /// as bytes flow, and for no longer.
+    pub(super) fn starts_to_flow(&self, owner: Renewal) -> Arc<Flow> {
+        let flow = Arc::new(Flow(Mutex::new(Instant::now())));
+        let by = Protection::Record(owner.fence());
+        if let Some(entry) = self.lock().here.get_mut(&owner.id()).filter(|entry| entry.by == by) {
+            entry.flow = Some(Arc::clone(&flow));
+        }
+        flow
+    }
+
+    /// Ends the waiting for every execution that the store protects.
+    pub(super) fn give_up_all(&self) {
+        for attempt in self.lock().here.values().filter_map(|entry| entry.attempt.as_ref()) {
+            attempt.give_up();
+        }
+    }
+
     /// How long a request has been running here.
     pub(super) fn elapsed(&self, id: Id) -> Option<Duration> {
         self.lock().here.get(&id).map(|entry| entry.since.elapsed())
@@ -176,29 +234,71 @@ impl Running {
         per_key_max: usize,
         in_all_max: usize,
         body: &mut HeldBody,
-    ) -> Seat {
+    ) -> WaitSlot {
         let mut table = self.lock();
         let here = table.here.get(&id).map(|entry| entry.waiting);
         let waiting = here.or_else(|| table.elsewhere.get(&id).copied()).unwrap_or_default();
         if waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max {
-            return Seat::Full;
+            return WaitSlot::Full;
         }
         self.waiting.fetch_add(1, Ordering::AcqRel);
         metrics::gauge!(event::WAITING.name).increment(1.0);
         let place = |by| Place { running: Arc::clone(self), id, by };
         let Some(entry) = table.here.get_mut(&id) else {
             *table.elsewhere.entry(id).or_default() += 1;
-            return Seat::Elsewhere(place(None));
+            return WaitSlot::Elsewhere(place(None));
         };
         entry.waiting += 1;
         // Taken under the lock: an end that comes now already knows of this waiter.
         let ended = Arc::clone(entry.ended.get_or_insert_default()).notified_owned();
         let body = entry.waiters_body.get_or_insert_with(|| body.share()).clone();
-        Seat::Here(Waiter { place: place(Some(entry.by)), ended, body })
+        WaitSlot::Here(Waiter { place: place(Some(entry.by)), ended, body })
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Flow {
+    /// Bytes have moved.
+    pub(super) fn moved(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn has_moved_since(&self, moment: Instant) -> bool {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) >= moment
+    }
+}
+
+impl Entry {
+    fn new(by: Protection) -> Self {
+        Self {
+            by,
+            since: Instant::now(),
+            ended: None,
+            waiting: 0,
+            waiters_body: None,
+            renewal: None,
+            attempt: None,
+            flow: None,
+        }
+    }
+
+    /// Takes the renewal if it is due. That of an answer which has not moved for a whole lease is put
+    /// off instead: bytes may flow again before the lease ends.
+    fn take_due(&mut self, now: Instant) -> Option<RenewalOrder> {
+        let (_, mut order) = self.renewal.take_if(|(at, _)| *at <= now)?;
+        let Some(flow) = &self.flow else { return Some(order) };
+        // An answer that is passed on may last longer than any other execution.
+        order.lease_max = Duration::MAX;
+        let has_moved =
+            now.checked_sub(order.lease).is_none_or(|since| flow.has_moved_since(since));
+        if has_moved {
+            return Some(order);
+        }
+        self.renewal = Some((order.due_after(now), order));
+        None
     }
 }
 
@@ -295,15 +395,20 @@ mod tests {
         }
     }
 
+    fn attempt(fence: u64) -> Attempt {
+        let key = Key::new("k").unwrap().digest();
+        Attempt::new(id(), key, Fence(fence), 1, Instant::now() + Duration::from_secs(600))
+    }
+
     fn start(running: &Arc<Running>, fence: u64) -> Run {
         let due = Instant::now() + Duration::from_secs(20);
-        running.start(id(), Fence(fence), due, order(fence)).unwrap().0
+        running.start(&attempt(fence), due, order(fence)).unwrap().0
     }
 
     fn seat(running: &Arc<Running>) -> Option<Waiter> {
         match running.wait(id(), 2, 3, &mut body()) {
-            Seat::Here(waiter) => Some(waiter),
-            Seat::Elsewhere(_) | Seat::Full => None,
+            WaitSlot::Here(waiter) => Some(waiter),
+            WaitSlot::Elsewhere(_) | WaitSlot::Full => None,
         }
     }
 
@@ -314,7 +419,7 @@ mod tests {
         let waiter = seat(&running).unwrap();
         drop(run);
         assert!(waiter.until(Instant::now() + Duration::from_secs(1)).await);
-        assert!(matches!(running.wait(id(), 9, 9, &mut body()), Seat::Elsewhere(_)));
+        assert!(matches!(running.wait(id(), 9, 9, &mut body()), WaitSlot::Elsewhere(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -323,7 +428,7 @@ mod tests {
         let _run = start(&running, 1);
         let (one, two) = (seat(&running), seat(&running));
         assert!(two.is_some());
-        assert!(matches!(running.wait(id(), 2, 3, &mut body()), Seat::Full));
+        assert!(matches!(running.wait(id(), 2, 3, &mut body()), WaitSlot::Full));
         let late = Instant::now() + Duration::from_secs(1);
         assert!(!one.unwrap().until(late).await, "nothing has ended");
         assert!(seat(&running).is_some());
@@ -359,12 +464,31 @@ mod tests {
         assert!(running.take_due(due_at).0.is_empty());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_is_renewed_while_its_bytes_flow_and_put_off_while_they_do_not() {
+        let running = Arc::new(Running::default());
+        let _run = start(&running, 1);
+        let flow = running.starts_to_flow(order(1).renewal);
+        let lease = order(1).lease;
+        tokio::time::advance(lease).await;
+        let (due, _) = running.take_due(Instant::now());
+        assert_eq!(due.len(), 1, "bytes have flowed within a lease");
+        assert_eq!(due.first().map(|order| order.lease_max), Some(Duration::MAX));
+        running.renew_again(order(1), Instant::now());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let (due, next) = running.take_due(Instant::now());
+        assert!(due.is_empty() && next.is_some(), "nothing has moved for a whole lease");
+        flow.moved();
+        tokio::time::advance(lease / 2).await;
+        assert_eq!(running.take_due(Instant::now()).0.len(), 1);
+    }
+
     #[test]
     fn what_runs_unprotected_here_runs_once_at_a_time() {
         let running = Arc::new(Running::default());
         let run = running.start_unprotected(id()).unwrap();
         assert!(running.start_unprotected(id()).is_none());
-        assert!(running.start(id(), Fence(1), Instant::now(), order(1)).is_none());
+        assert!(running.start(&attempt(1), Instant::now(), order(1)).is_none());
         drop(run);
         let protected = start(&running, 1);
         assert!(running.start_unprotected(id()).is_none());
@@ -375,12 +499,12 @@ mod tests {
     #[test]
     fn places_for_what_runs_elsewhere_are_bounded_and_given_up() {
         let running = Arc::new(Running::default());
-        let Seat::Elsewhere(place) = running.wait(id(), 1, 9, &mut body()) else {
+        let WaitSlot::Elsewhere(place) = running.wait(id(), 1, 9, &mut body()) else {
             panic!("it runs nowhere here")
         };
-        assert!(matches!(running.wait(id(), 1, 9, &mut body()), Seat::Full));
+        assert!(matches!(running.wait(id(), 1, 9, &mut body()), WaitSlot::Full));
         drop(place);
         assert!(running.lock().elsewhere.is_empty());
-        assert!(matches!(running.wait(id(), 1, 9, &mut body()), Seat::Elsewhere(_)));
+        assert!(matches!(running.wait(id(), 1, 9, &mut body()), WaitSlot::Elsewhere(_)));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::request::Parts;
 use retrysafe_core::Policy;
 use retrysafe_core::credential::{self, Shown};
+use retrysafe_core::execution::SETTLE_MAX;
 use retrysafe_core::fingerprint::{Fingerprint, Rules};
 pub use retrysafe_core::key::IDEMPOTENCY_KEY;
 use retrysafe_core::key::{Key, KeyError};
@@ -18,10 +19,6 @@ use super::memory::MemoryBudget;
 
 /// The label of a policy that was set without one.
 pub(super) const ANY_ROUTE: &str = "*";
-
-/// How long a settle is tried before the caller is told that the outcome is unknown. Longer than
-/// any restart of a store should take, shorter than callers' patience.
-const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 /// Waiters per key and in all, unless set otherwise: each holds a connection.
 const WAITERS: (usize, usize) = (256, 4_096);
@@ -229,6 +226,15 @@ impl<S> super::IdempotencyLayer<S> {
             settings.waiters_per_key_max = per_key;
             settings.waiters_max = in_all;
         })
+    }
+
+    /// How many executions may go on at once after their handlers have
+    /// [released](super::Attempt::release_caller) their callers: 1,024 unless it is set. Holds for all
+    /// clones.
+    #[must_use]
+    pub fn late_answers_max(self, late_answers_max: usize) -> Self {
+        self.shared.late_answers.set_max(late_answers_max);
+        self
     }
 
     /// How long a settle is tried before the caller is told that the outcome is unknown. It is

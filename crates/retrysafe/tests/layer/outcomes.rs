@@ -135,23 +135,25 @@ async fn an_answer_too_large_is_executed_and_never_run_again() {
 }
 
 #[tokio::test]
-async fn an_endless_answer_reaches_its_caller_after_it_is_known_as_executed() {
+async fn an_endless_answer_reaches_its_caller_after_its_head_is_in_the_record() {
     let stage = Stage::open(Policy { response_bytes_max: 8, ..Policy::default() }).await;
     let endless = stage.begin(stage.request("/pieces/3/4/wait", "k", ""));
     stage.shop.began(1).await;
-    stage.settled().await;
-    stage.post("/pieces/3/4/wait", "k", "").await.refuses(410, "response_not_stored");
+    stage.until(|record| record.state.head().is_some()).await;
+    stage.post("/pieces/3/4/wait", "k", "").await.refuses(409, "request_in_progress");
     assert!(!endless.is_finished());
     assert_eq!(stage.shop.runs(), 1);
     endless.abort();
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_after_it_was_known_as_executed_just_breaks() {
+async fn a_body_that_breaks_after_its_head_is_unknown_with_what_is_known_of_it() {
     let stage = Stage::open(Policy { response_bytes_max: 8, ..Policy::default() }).await;
     let first = stage.post("/pieces/3/4/break", "k", "").await;
     assert!(first.broken);
-    stage.post("/pieces/3/4/break", "k", "").await.refuses(410, "response_not_stored");
+    let second = stage.post("/pieces/3/4/break", "k", "").await;
+    assert!(second.text().contains(r#""original_status":201"#), "{}", second.text());
+    second.refuses(409, "outcome_unknown");
     assert_eq!(stage.shop.runs(), 1);
 }
 

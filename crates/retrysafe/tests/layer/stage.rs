@@ -265,6 +265,16 @@ impl Stage {
         }
     }
 
+    /// Waits until the only record there is looks like this.
+    pub async fn until(&self, is_so: impl Fn(&Record) -> bool) {
+        must("the record", async {
+            while !matches!(&self.records().await[..], [record] if is_so(record)) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
     /// Waits until every execution is settled.
     pub async fn settled(&self) {
         self.layer.drain().wait(PATIENCE).await.expect("everything is settled");

@@ -1,19 +1,25 @@
 //! What does a gateway do with a request?
 //!
-//! The life of a guarded request, as the product's layer lives it, over the real engine and the
-//! real policy: begin; check the lease on the own clock; send; renew while waiting; settle, again
-//! if need be; answer only what is durable. The begin belongs to the connection and dies with it;
-//! from the grant on everything runs in a task of its own. A crash drops all tasks of the process.
+//! The life of a guarded request, over the real engine, the real policy and the real order of an
+//! execution (`execution.rs`); only what carries the steps out is the simulator's own. The begin belongs
+//! to the connection and dies with it; from the grant on everything runs in a task of its own. A crash
+//! drops all tasks of the process.
 
 use std::future::poll_fn;
-use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::StatusCode;
 use retrysafe_core::Policy;
-use retrysafe_core::engine::{Ask, Begun, Lease, Renewed, Settled};
+use retrysafe_core::engine::{Ask, Lease, Renewed, Settled};
+use retrysafe_core::execution::{
+    AfterBegin, Beginning, Failure, NoStore, Owned, Patience, SETTLE_MAX, Sent, SettleAgain,
+    Settling, Told, Withdrawing,
+};
 use retrysafe_core::policy::End;
-use retrysafe_core::record::{Answer, Outcome, State};
+use retrysafe_core::problem::Refusal;
+use retrysafe_core::record::{Answer, AnswerHead, Outcome};
 
 use super::conn::Reply;
 use super::tables::{self, Said, Tables};
@@ -21,23 +27,6 @@ use super::{Sim, TaskNo, World, mutant};
 use crate::history::{By, Class, NONE, Role, SettleHeard, What};
 use crate::museum::Fault;
 use crate::options::{Kind, NAMES, Options};
-
-/// How often a settle is tried while its caller waits.
-const SETTLES_WAITED_FOR: u32 = 4;
-
-/// How often it is tried in all. With its pauses this outlasts a short loss of the store; a longer
-/// one leaves the record to become unknown.
-const SETTLES_MAX: u32 = 7;
-
-/// How often an ambiguous begin is taken back before its record is left to its lease. "Nothing to
-/// take back" is asked again as well: the begin may still be on its way.
-const WITHDRAWALS_MAX: u32 = 3;
-
-/// The first pause between two tries of either; each further one is twice as long.
-const PAUSE_MS: u64 = 60;
-
-/// How often a waiting duplicate looks whether the running one has ended.
-const WAIT_STEP_MS: u64 = 250;
 
 /// A gateway process.
 #[derive(Default)]
@@ -80,18 +69,27 @@ impl Gate {
         self.options.fault == Some(fault)
     }
 
-    fn lease(&self) -> Duration {
-        Duration::from_millis(self.options.lease_ms)
-    }
-
     fn answer(&self, conn: u16, reply: Reply) {
         self.sim.with(|world| world.answer(conn, reply));
     }
 
-    fn refuse(&self, conn: u16, class: Class, said: Said, retry_after: Duration) {
-        let retry_after = retry_after.as_millis().div_ceil(1_000).clamp(1, 65_535) as u16;
+    fn refuse(&self, conn: u16, refusal: &Refusal) {
+        let Some((class, said)) = self.tables.refusals.of(refusal) else { return };
+        let wait = match refusal {
+            Refusal::InProgress { retry_after }
+            | Refusal::AnswerLate { retry_after }
+            | Refusal::OutcomeUnknown { retry_after, .. }
+            | Refusal::AnswerLost { retry_after, .. }
+            | Refusal::Panicked { retry_after }
+            | Refusal::NotDurable { retry_after }
+            | Refusal::StoreUnavailable { retry_after }
+            | Refusal::UpstreamUnreachable { retry_after } => {
+                retry_after.as_millis().div_ceil(1_000).clamp(1, 65_535) as u16
+            }
+            _ => 0,
+        };
         let Said { status, code } = said;
-        self.answer(conn, Reply { class, status, code, body: NONE, retry_after });
+        self.answer(conn, Reply { class, status, code, body: NONE, retry_after: wait });
     }
 
     pub fn answer_kept(&self, conn: u16, class: Class, answer: &Answer) {
@@ -121,8 +119,10 @@ pub async fn serve(gate: Gate, conn: u16) {
     let tables = gate.tables.clone();
     let Some((scope, digest)) = tables.name(named) else { return };
     let engine = gate.sim.engine(gate.by(Role::Begin { conn }));
+    let mut patience = Patience::new(gate.now(), gate.policy.wait_max);
     loop {
-        let asked_at = gate.clock();
+        let asked_at = gate.now();
+        let beginning = Beginning::new(asked_at, SETTLE_MAX);
         let owner = gate.sim.with(|world| world.chance.next());
         let ask = Ask {
             scope,
@@ -130,81 +130,71 @@ pub async fn serve(gate: Gate, conn: u16) {
             key: digest,
             prints: &tables::print(print),
             about: &tables.about,
-            ttl: Duration::from_millis(gate.options.ttl_ms),
-            lease: gate.lease(),
+            ttl: gate.policy.ttl,
+            lease: gate.policy.lease,
             owner,
             request_id: None,
         };
-        match engine.begin(&ask).await {
-            Ok(Begun::Execute(lease)) => {
-                let what = What::Begun {
-                    conn,
-                    gateway: gate.number,
-                    epoch: gate.epoch,
-                    fence: lease.fence().0 as u32,
-                };
+        let after = match engine.begin(&ask).await {
+            Ok(begun) => beginning.begun(&gate.policy, Ok(begun)),
+            Err(error) => beginning.begun(&gate.policy, Err(&error)),
+        };
+        match after {
+            AfterBegin::Owned(owned) => {
+                let fence = owned.lease().fence().0 as u32;
+                let Gate { number, epoch, .. } = gate;
                 gate.sim.with(|world| {
-                    world.record(what);
-                    world.struck_at_grant(gate.number);
+                    world.record(What::Begun { conn, gateway: number, epoch, fence });
+                    world.struck_at_grant(number);
                 });
-                let number = gate.number;
                 let cancels = gate.fault(Fault::DisconnectCancels);
                 let sim = gate.sim.clone();
-                let task = sim.spawn(number, execute(gate, conn, key, print, lease, asked_at));
+                let asked = Asked { conn, key, print, fence, asked_at };
+                let task = sim.spawn(number, execute(gate, asked, owned));
                 sim.with(|world| world.hand_over(conn, cancels.then_some(task)));
                 return;
             }
-            Ok(Begun::Replay(answer, _)) => return gate.answer_kept(conn, Class::Replay, &answer),
-            // No caller here has a credential mark: to be told of another one is a mismatch that the
-            // checker refuses.
-            Ok(Begun::Mismatch | Begun::CredentialChanged) => {
-                let Said { status, code } = tables.refusals.mismatch;
-                let class = Class::Mismatch;
-                return gate
-                    .answer(conn, Reply { class, status, code, body: NONE, retry_after: 0 });
-            }
-            Ok(Begun::Unknown(_)) => {
-                return gate.refuse(conn, Class::Unknown, tables.refusals.unknown, gate.lease());
-            }
-            Ok(Begun::InProgress(left)) => {
-                let waited = gate.sim.with(|world| world.now) - began;
-                if waited < gate.options.wait_max_ms {
-                    gate.sim.sleep(WAIT_STEP_MS.min(gate.options.wait_max_ms - waited)).await;
+            AfterBegin::Tell(_, told) => return gate.tell(conn, told),
+            AfterBegin::Busy(left) => {
+                if patience.wait_until(gate.now()).is_some() {
+                    gate.sleep(patience.look_again(gate.now())).await;
                     continue;
                 }
-                if gate.fault(Fault::WaiterDeletes) && waited > 0 {
+                let has_waited = gate.sim.with(|world| world.now) > began;
+                if gate.fault(Fault::WaiterDeletes) && has_waited {
                     mutant::delete(engine.store(), named).await;
                     continue;
                 }
-                return gate.refuse(conn, Class::InProgress, tables.refusals.in_progress, left);
+                return gate.refuse(conn, &Refusal::InProgress { retry_after: left });
             }
-            Err(error) => {
-                let attempt = Attempt { conn, key, named, print, owner };
-                return begin_failed(gate, attempt, error.may_have_applied());
+            AfterBegin::NoStore(no_store) => {
+                let asked = Asked { conn, key, print, fence: 0, asked_at };
+                return begin_failed(gate, &asked, named, owner, no_store);
             }
         }
     }
 }
 
-/// What a begin was for.
-struct Attempt {
+/// A request that was begun, or is to be.
+struct Asked {
     conn: u16,
     key: u8,
-    named: u8,
     print: u8,
-    owner: u64,
+    fence: u32,
+    asked_at: Duration,
 }
 
 /// No store, no execution. What may have been applied is taken back.
-fn begin_failed(gate: Gate, attempt: Attempt, ambiguous: bool) {
-    let Attempt { conn, key, named, print, owner } = attempt;
+fn begin_failed(gate: Gate, asked: &Asked, named: u8, owner: u64, no_store: NoStore) {
+    let Asked { conn, key, print, .. } = *asked;
     let (sim, number) = (gate.sim.clone(), gate.number);
+    let ambiguous = no_store.must_withdraw;
     sim.with(|world| world.record(What::BeginFailed { conn, ambiguous }));
     if gate.fault(Fault::FailOpen) {
         sim.spawn(number, mutant::execute_unprotected(gate, conn, key, print));
         return;
     }
-    gate.refuse(conn, Class::Unavailable, gate.tables.refusals.unavailable, gate.lease());
+    gate.refuse(conn, &Refusal::StoreUnavailable { retry_after: gate.policy.lease });
     if ambiguous {
         sim.spawn(number, withdraw(gate, named, owner));
     }
@@ -215,116 +205,196 @@ fn begin_failed(gate: Gate, attempt: Attempt, ambiguous: bool) {
 async fn withdraw(gate: Gate, key: u8, owner: u64) {
     let Some(id) = gate.tables.id(key) else { return };
     let engine = gate.sim.engine(gate.by(Role::Withdraw));
-    for attempt in 0..WITHDRAWALS_MAX {
-        if let Ok(true) = engine.withdraw(id, owner).await {
-            return;
-        }
-        gate.sim.sleep(PAUSE_MS << attempt).await;
-    }
-}
-
-/// From the grant to the answer, in a task of its own.
-async fn execute(gate: Gate, conn: u16, key: u8, print: u8, mut lease: Lease, asked_at: u64) {
-    let fence = lease.fence().0 as u32;
-    let mut runs = 0;
+    let mut withdrawing = Withdrawing::new(&gate.policy, gate.now());
     loop {
-        let (end, exec) = run(&gate, conn, key, print, &mut lease, asked_at, runs > 0).await;
-        let outcome = mutant::outcome(gate.options.fault, gate.policy.judge(end.clone()));
-        if gate.fault(Fault::AnswerBeforeDurable)
-            && let Outcome::Completed(answer) = &outcome
-        {
-            gate.answer_kept(conn, Class::First, answer);
-        }
-        lease = match settle(&gate, lease, fence, &outcome, 0..SETTLES_WAITED_FOR).await {
-            Ok(settled) => {
-                let settled = mutant::overruled(&gate, key, settled).await;
-                return tell(&gate, conn, exec, &end, &outcome, settled);
-            }
-            Err(lease) => lease,
+        let pause = match engine.withdraw(id, owner).await {
+            Ok(true) => return,
+            Ok(false) => withdrawing.found_nothing(gate.now()),
+            Err(_) => withdrawing.failed(gate.now()),
         };
-        if gate.fault(Fault::SettleReruns) && runs == 0 {
-            runs = 1;
-            continue;
-        }
-        gate.refuse(conn, Class::Unknown, gate.tables.refusals.not_durable, gate.lease());
-        // The caller has been told that nobody knows yet; the owner does, and tries on.
-        let _ = settle(&gate, lease, fence, &outcome, SETTLES_WAITED_FOR..SETTLES_MAX).await;
-        return;
+        let Some(pause) = pause else { return };
+        gate.sleep(pause).await;
     }
 }
 
-/// Sends the request on and waits for its end, with the lease renewed meanwhile.
-async fn run(
-    gate: &Gate,
-    conn: u16,
-    key: u8,
-    print: u8,
-    lease: &mut Lease,
-    asked_at: u64,
-    again: bool,
-) -> (End, u16) {
-    let fence = lease.fence().0 as u32;
+/// From the grant to the end, in a task of its own.
+async fn execute(gate: Gate, asked: Asked, owned: Owned) {
+    let Asked { conn, fence, .. } = asked;
     let (ms, refused) = gate.sim.with(|world| {
         let refused = world.strike(Kind::UpstreamRefuses, 10);
         (world.connecting_ms(), refused)
     });
     gate.sim.sleep(ms).await;
-    // The last look before the first byte: past its lease an owner does not send.
-    let late = gate.clock().saturating_sub(asked_at) >= lease.length().as_millis() as u64
-        && !gate.fault(Fault::NoLeaseCheck)
-        && !again;
-    if late || refused {
-        gate.sim.with(|world| world.record(What::Unsent { fence, late }));
-        return (End::NotSent, NONE);
+    let policy = gate.policy.clone();
+    let unreachable = Refusal::UpstreamUnreachable { retry_after: policy.lease };
+    // A layer that does not look at the clock believes that it is still when it asked.
+    let skips_check = gate.fault(Fault::NoLeaseCheck);
+    let looked_at = if skips_check { asked.asked_at } else { gate.now() };
+    let sent = if refused {
+        gate.sim.with(|world| world.record(What::Unsent { fence, late: false }));
+        Err(Box::new(owned.not_sent(&policy, gate.now(), unreachable)))
+    } else {
+        owned.send(&policy, looked_at, unreachable).inspect_err(|_| {
+            gate.sim.with(|world| world.record(What::Unsent { fence, late: true }));
+        })
+    };
+    let sent = match sent {
+        Ok(sent) => sent,
+        Err(unsent) => {
+            let (lease, settling) = *unsent;
+            settle(&gate, &asked, NONE, lease, settling, &Told504::default()).await;
+            return;
+        }
+    };
+    let told_504 = Told504::default();
+    let (end, exec) = run(&gate, &asked, &sent, &told_504).await;
+    let now = gate.now();
+    let (lease, settling) = match end {
+        None => sent.failed(&policy, now, Failure::Lost { timed_out: true }),
+        Some(End::Panicked) => sent.failed(&policy, now, Failure::Panicked),
+        Some(End::NotSent) => sent.failed(&policy, now, Failure::NotSent),
+        Some(end @ End::Answered { .. }) => sent.answered(&policy, now, end),
+        Some(end @ End::TooLarge { .. }) => {
+            pass_on(&gate, &asked, exec, sent, end, true, &told_504).await
+        }
+        Some(End::AnswerLost) if gate.sim.with(|world| world.is_large(exec)) => {
+            let status = gate.sim.with(|world| world.status_of(exec));
+            let status = StatusCode::from_u16(status).unwrap_or_default();
+            let end = End::TooLarge { status, location: None, by_upstream: true, said: None };
+            pass_on(&gate, &asked, exec, sent, end, false, &told_504).await
+        }
+        Some(End::AnswerLost) => sent.failed(&policy, now, Failure::Lost { timed_out: false }),
+    };
+    if gate.fault(Fault::AnswerBeforeDurable)
+        && let Outcome::Completed(answer @ Answer::Kept(_)) = settling.outcome()
+    {
+        gate.answer_kept(conn, Class::First, answer);
+        told_504.set();
     }
+    settle(&gate, &asked, exec, lease, settling, &told_504).await;
+}
+
+/// Whether the caller has got its answer before the end: it was told to ask again.
+#[derive(Default)]
+struct Told504(AtomicBool);
+
+impl Told504 {
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Sends the request on and waits for its end, with the lease renewed meanwhile. `None` if the time of
+/// the attempt is used up.
+async fn run(gate: &Gate, asked: &Asked, sent: &Sent, told_504: &Told504) -> (Option<End>, u16) {
     let Gate { number, epoch, .. } = *gate;
-    let (exec, deadline) = gate.sim.with(|world| {
+    let Asked { conn, key, print, fence, asked_at } = *asked;
+    let (exec, late_at) = gate.sim.with(|world| {
         world.record(What::Sent { conn, key, fence, gateway: number, epoch });
         let exec = world.send(key, fence, print, number, epoch);
         (exec, world.now + gate.options.upstream_timeout_ms)
     });
+    let ends_at = asked_at.saturating_add(gate.policy.lease_max);
     let step = (gate.options.lease_ms / 3).max(1);
     let mut renewing = true;
     let engine = gate.sim.engine(gate.by(Role::Owner { fence }));
     loop {
+        let left = ends_at.saturating_sub(gate.now()).as_millis().max(1) as u64;
         let until = gate.sim.with(|world| {
-            let left = deadline.saturating_sub(world.now);
-            world.wake_in(if renewing { left.min(step) } else { left })
+            let before_late = late_at.saturating_sub(world.now);
+            let pause = if before_late == 0 { left } else { left.min(before_late) };
+            world.wake_in(if renewing { pause.min(step) } else { pause })
         });
         if let Some(end) = poll_fn(|_| gate.sim.with(|world| world.end(exec, until))).await {
-            return (end, exec);
+            return (Some(end), exec);
         }
         if renewing {
-            let lease_max = Duration::from_millis(gate.options.lease_max_ms);
-            let renewed = engine.renew(lease.renewal(), gate.lease(), lease_max).await;
+            let renewal = sent.lease().renewal();
+            let renewed = engine.renew(renewal, gate.policy.lease, gate.policy.lease_max).await;
             // A failed renewal is tried again at the next step; a lost one never.
             renewing = !matches!(renewed, Ok(Renewed::Lost));
         }
+        let is_late = gate.sim.with(|world| world.now) >= late_at && !told_504.is_set();
+        // There may be too many late ones already.
+        let has_room = !is_late || gate.sim.with(|world| world.chance.percent(80));
         // Looked at last: who has slept past everything still tries to renew first.
-        if gate.sim.with(|world| world.now) >= deadline {
+        if !has_room || gate.now() >= ends_at {
             gate.sim.with(|world| world.record(What::GaveUp { exec }));
-            return (End::AnswerLost, exec);
+            return (None, exec);
+        }
+        if is_late {
+            gate.refuse(conn, &Refusal::AnswerLate { retry_after: gate.policy.lease });
+            told_504.set();
         }
     }
 }
 
-/// Settles, again if the store fails, with the same fence. The lease comes back if it cannot.
+/// Makes the head of an answer durable before it is passed on, and says what its end means.
+async fn pass_on(
+    gate: &Gate,
+    asked: &Asked,
+    exec: u16,
+    sent: Sent,
+    end: End,
+    is_whole: bool,
+    told_504: &Told504,
+) -> (Lease, Settling) {
+    let policy = &gate.policy;
+    let engine = gate.sim.engine(gate.by(Role::Owner { fence: asked.fence }));
+    let status = gate.sim.with(|world| world.status_of(exec));
+    let status = StatusCode::from_u16(status).unwrap_or_default();
+    let mut keeping = sent.passes_on(policy, gate.now(), AnswerHead { status, location: None });
+    let (streaming, told) = loop {
+        let renewal = keeping.lease().renewal();
+        match engine.keep_head(renewal, keeping.head(), policy.lease, Duration::MAX).await {
+            Ok(Renewed::For(_)) => break keeping.kept(policy, end),
+            Ok(Renewed::Lost) => break keeping.lost(policy, end),
+            Err(_) => match keeping.failed(gate.now()) {
+                Some(pause) => gate.sleep(pause).await,
+                None => break keeping.not_durable(policy, end),
+            },
+        }
+    };
+    let is_passed_on = matches!(told, Told::Answer(_));
+    if !is_passed_on && !told_504.is_set() {
+        gate.tell(asked.conn, told);
+        told_504.set();
+    }
+    let ms = gate.sim.with(|world| world.chance.scaled(1, world.options.lease_ms));
+    gate.sim.sleep(ms).await;
+    if is_passed_on && !is_whole && !told_504.is_set() {
+        // The caller has some of it, and then its connection breaks.
+        told_504.set();
+        gate.sim.with(|world| world.reset_conn(asked.conn));
+    }
+    streaming.ended(policy, gate.now(), is_whole)
+}
+
+/// Settles, again if the store fails, with the same fence, and tells the caller what holds.
 async fn settle(
     gate: &Gate,
+    asked: &Asked,
+    exec: u16,
     mut lease: Lease,
-    fence: u32,
-    outcome: &Outcome,
-    tries: Range<u32>,
-) -> Result<Settled, Lease> {
+    mut settling: Settling,
+    told_504: &Told504,
+) {
+    let Asked { conn, key, print, fence, .. } = *asked;
     let engine = gate.sim.engine(gate.by(Role::Owner { fence }));
+    let outcome = mutant::outcome(gate.options.fault, settling.outcome().clone());
     let standing = outcome.standing();
-    let body = match outcome {
+    let body = match &outcome {
         Outcome::Completed(answer) => tables::status_and_body(answer).1,
         Outcome::Retryable(_) | Outcome::Unknown(_) => NONE,
     };
-    for attempt in tries {
+    let mut has_rerun = false;
+    loop {
         gate.sim.with(|world| world.record(What::SettleAsked { fence, standing, body }));
-        let settled = engine.settle(lease, outcome).await;
+        let settled = engine.settle(lease, &outcome).await;
         let heard = match &settled {
             Ok(Settled::Done(_)) => SettleHeard::Done,
             Ok(Settled::Lost { contradiction, .. }) => {
@@ -333,55 +403,78 @@ async fn settle(
             Err(unsettled) => SettleHeard::Failed { ambiguous: unsettled.error.may_have_applied() },
         };
         gate.sim.with(|world| world.record(What::SettleHeard { fence, heard }));
-        match settled {
-            Ok(settled) => return Ok(settled),
-            Err(unsettled) => lease = unsettled.lease,
+        lease = match settled {
+            Ok(settled) => {
+                let settled = mutant::overruled(gate, key, settled).await;
+                if !told_504.is_set() {
+                    gate.tell_end(conn, exec, &outcome, settling.settled(settled));
+                }
+                return;
+            }
+            Err(unsettled) => unsettled.lease,
+        };
+        if gate.fault(Fault::SettleReruns) && !has_rerun && exec != NONE {
+            has_rerun = true;
+            let Gate { number, epoch, .. } = *gate;
+            gate.sim.with(|world| {
+                world.record(What::Sent { conn, key, fence, gateway: number, epoch });
+                world.send(key, fence, print, number, epoch);
+            });
         }
-        gate.sim.sleep(PAUSE_MS << attempt).await;
+        if gate.now() >= settling.tell_at() && !told_504.is_set() {
+            // The caller is told that nobody knows yet; the owner does, and tries on.
+            gate.refuse(conn, &Settling::not_durable());
+            told_504.set();
+        }
+        match settling.failed(gate.now()) {
+            SettleAgain::After(pause) => gate.sleep(pause).await,
+            SettleAgain::Never => return,
+        }
     }
-    Err(lease)
 }
 
-/// Answers what holds now.
-fn tell(gate: &Gate, conn: u16, exec: u16, end: &End, outcome: &Outcome, settled: Settled) {
-    let refusals = &gate.tables.refusals;
-    match settled {
-        Settled::Done(_) => match outcome {
-            Outcome::Completed(Answer::Kept(_)) if gate.fault(Fault::AnswerBeforeDurable) => {}
+impl Gate {
+    /// The process's own clock, as the product reads it.
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.clock())
+    }
+
+    async fn sleep(&self, pause: Duration) {
+        self.sim.sleep(pause.as_millis().max(1) as u64).await;
+    }
+
+    /// Gives the caller what holds at the end of its own execution.
+    fn tell_end(&self, conn: u16, exec: u16, outcome: &Outcome, told: Told) {
+        if !matches!(told, Told::Answer(_)) {
+            return self.tell(conn, told);
+        }
+        let status = self.sim.with(|world| world.status_of(exec));
+        let whole = |class| Reply { class, status, code: None, body: exec, retry_after: 0 };
+        match outcome {
             Outcome::Completed(answer @ Answer::Kept(_)) => {
-                gate.answer_kept(conn, Class::First, answer);
+                self.answer_kept(conn, Class::First, answer);
             }
             // The first caller gets it whole; only the record cannot keep it.
-            Outcome::Completed(Answer::NotKept { .. }) => {
-                let status = gate.sim.with(|world| world.status_of(exec));
-                let class = Class::First;
-                gate.answer(conn, Reply { class, status, code: None, body: exec, retry_after: 0 });
-            }
-            Outcome::Retryable(Some(status)) => {
-                let (class, status) = (Class::Released, status.as_u16());
-                gate.answer(conn, Reply { class, status, code: None, body: exec, retry_after: 0 });
-            }
-            Outcome::Retryable(None) => {
-                gate.refuse(conn, Class::Unreachable, refusals.unreachable, gate.lease());
-            }
+            Outcome::Completed(Answer::NotKept { .. }) => self.answer(conn, whole(Class::First)),
+            Outcome::Retryable(_) => self.answer(conn, whole(Class::Released)),
+            // The answer says by a header that it leaves its outcome unknown.
             Outcome::Unknown(_) => {
-                let said = match end {
-                    End::Panicked => refusals.panicked,
-                    End::AnswerLost => refusals.answer_lost,
-                    End::Answered { .. } | End::TooLarge { .. } | End::NotSent => refusals.unknown,
-                };
-                gate.refuse(conn, Class::Unknown, said, gate.lease());
+                let retry_after = self.policy.lease;
+                self.refuse(conn, &Refusal::OutcomeUnknown { retry_after, head: None });
             }
-        },
-        // Somebody else has decided: what they decided is the answer.
-        Settled::Lost { current, .. } => match current.map(|record| record.state) {
-            Some(State::Completed { answer, .. }) => {
-                gate.answer_kept(conn, Class::Replay, &answer);
+        }
+    }
+
+    /// Gives the caller what the record says.
+    fn tell(&self, conn: u16, told: Told) {
+        match told {
+            Told::Replay(stored, _) => {
+                self.answer_kept(conn, Class::Replay, &Answer::Kept(stored));
             }
-            Some(State::InProgress { .. } | State::FailedRetryable { .. })
-            | Some(State::Unknown { .. })
-            | None => gate.refuse(conn, Class::Unknown, refusals.unknown, gate.lease()),
-        },
+            Told::Refusal(refusal) => self.refuse(conn, &refusal),
+            // Only for the answer that an execution has.
+            Told::Answer(_) => {}
+        }
     }
 }
 

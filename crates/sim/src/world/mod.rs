@@ -26,6 +26,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use retrysafe_core::Policy;
 
@@ -246,6 +247,10 @@ impl World {
         self.policy = Arc::new(Policy {
             on_server_error: options.on_server_error,
             absence: options.absence,
+            lease: Duration::from_millis(options.lease_ms),
+            lease_max: Duration::from_millis(options.lease_max_ms),
+            ttl: Duration::from_millis(options.ttl_ms),
+            wait_max: Duration::from_millis(options.wait_max_ms),
             ..Policy::default()
         });
         self.options = Arc::new(options.clone());

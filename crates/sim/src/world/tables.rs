@@ -13,7 +13,7 @@ use retrysafe_core::response::StoredResponse;
 use retrysafe_core::{Id, Key, Policy, Scope};
 use std::time::Duration;
 
-use crate::history::{NONE, TRUNCATED};
+use crate::history::{Class, NONE, TRUNCATED};
 use crate::options::{NAMES, SCOPES};
 
 /// How many executions one history may have, each with a body of its own. The busiest seed of a
@@ -47,6 +47,7 @@ pub struct Tables {
 /// The refusals that a gateway sends: status and code.
 pub struct Refusals {
     pub in_progress: Said,
+    pub late: Said,
     pub mismatch: Said,
     pub unknown: Said,
     pub answer_lost: Said,
@@ -105,6 +106,7 @@ impl Refusals {
         };
         Self {
             in_progress: said(Refusal::InProgress { retry_after }),
+            late: said(Refusal::AnswerLate { retry_after }),
             mismatch: said(Refusal::KeyReused),
             unknown: said(Refusal::OutcomeUnknown { retry_after, head: None }),
             answer_lost: said(Refusal::AnswerLost { timed_out: true, retry_after }),
@@ -117,6 +119,28 @@ impl Refusals {
             unavailable: said(Refusal::StoreUnavailable { retry_after }),
             unreachable: said(Refusal::UpstreamUnreachable { retry_after }),
         }
+    }
+}
+
+impl Refusals {
+    /// How a client sees a refusal, and what it is to the checker. None for those that no simulated
+    /// gateway gives.
+    pub fn of(&self, refusal: &Refusal) -> Option<(Class, Said)> {
+        Some(match refusal {
+            Refusal::InProgress { .. } => (Class::InProgress, self.in_progress),
+            Refusal::AnswerLate { .. } => (Class::InProgress, self.late),
+            // No caller here has a credential mark: to be told of another one is a mismatch that the
+            // checker refuses.
+            Refusal::KeyReused | Refusal::CredentialChanged => (Class::Mismatch, self.mismatch),
+            Refusal::OutcomeUnknown { .. } => (Class::Unknown, self.unknown),
+            Refusal::AnswerLost { .. } => (Class::Unknown, self.answer_lost),
+            Refusal::Panicked { .. } => (Class::Unknown, self.panicked),
+            Refusal::NotDurable { .. } => (Class::Unknown, self.not_durable),
+            Refusal::ResponseNotStored { .. } => (Class::Gone, self.gone),
+            Refusal::StoreUnavailable { .. } => (Class::Unavailable, self.unavailable),
+            Refusal::UpstreamUnreachable { .. } => (Class::Unreachable, self.unreachable),
+            _ => return None,
+        })
     }
 }
 

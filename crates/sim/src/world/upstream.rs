@@ -242,6 +242,11 @@ impl World {
         }))
     }
 
+    /// Whether the answer is too large to be kept.
+    pub fn is_large(&self, exec: u16) -> bool {
+        self.execs.get(usize::from(exec)).is_some_and(|it| it.plan.large)
+    }
+
     /// Status of the answer that the upstream gave, for the caller who gets it whole.
     pub fn status_of(&self, exec: u16) -> u16 {
         self.execs.get(usize::from(exec)).map(|it| it.plan.status).unwrap_or_default()

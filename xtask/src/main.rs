@@ -7,6 +7,7 @@ mod clients;
 mod fuzz;
 mod install;
 mod local;
+mod mutants;
 mod peers;
 mod release;
 mod test;
@@ -21,6 +22,7 @@ const HELP: &str = "\
 cargo xtask test                    every test there is; the last line is the count
 cargo xtask tidy                    the house: who uses whom, and what a compiler does not see
 cargo xtask release-check           each feature alone, packages, licences: what takes too long for every change
+cargo xtask mutants [NAME…]         shipped code broken on purpose: does anything notice? (an hour or two)
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
 cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         ["fuzz", "wire", seconds, seed] => wire::run(seconds, Some(seed)),
         ["fuzz", target, seconds] => fuzz::run(target, seconds),
         ["clients"] => clients::all(),
+        ["mutants", words @ ..] => mutants::run(words),
         ["peers"] => peers::all(),
         _ => Err(HELP.into()),
     };

@@ -10,10 +10,10 @@ use crate::run::Plan;
 use crate::shipped;
 
 const USAGE: &str = "\
-usage: sim run --histories N [--seed S] [--jobs J] [--profile P]
+usage: sim run --histories N [--seed S] [--jobs J] [--profile P] [--first]
        sim replay --seed N [--profile P] [--plant FAULT] [--without KIND,KIND] [--all]
        sim museum [--jobs J]
-       sim shipped [--histories N] [--seed S] [--jobs J]
+       sim shipped [--histories N] [--seed S] [--jobs J] [--first]
        sim shipped --replay SEED [--without KIND,KIND] [--all]";
 
 /// Everything that can be asked for; each command takes what it knows.
@@ -28,6 +28,7 @@ struct Asked {
     shipped_without: shipped::Kinds,
     replay: Option<u64>,
     all: bool,
+    first: bool,
 }
 
 /// Carries a command line out. True if all is well.
@@ -51,6 +52,7 @@ pub fn run(
                 first_seed: asked.seed,
                 jobs: asked.jobs,
                 profile: asked.profile,
+                first: asked.first,
             };
             let started = Instant::now();
             let report = plan.run(err)?;
@@ -64,8 +66,8 @@ pub fn run(
         "shipped" => match asked.replay {
             Some(seed) => shipped::show(seed, asked.shipped_without, asked.all, out),
             None => {
-                let Asked { histories, seed: first_seed, jobs, .. } = asked;
-                shipped::Plan { histories, first_seed, jobs }.run(out, err)
+                let Asked { histories, seed: first_seed, jobs, first, .. } = asked;
+                shipped::Plan { histories, first_seed, jobs, first }.run(out, err)
             }
         },
         other => {
@@ -87,11 +89,19 @@ impl Asked {
             shipped_without: shipped::Kinds::default(),
             replay: None,
             all: false,
+            first: false,
         };
         while let Some(word) = words.next() {
-            if word == "--all" {
-                asked.all = true;
-                continue;
+            match word.as_str() {
+                "--all" => {
+                    asked.all = true;
+                    continue;
+                }
+                "--first" => {
+                    asked.first = true;
+                    continue;
+                }
+                _ => {}
             }
             let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is no number"));

@@ -31,6 +31,8 @@ pub struct Plan {
     pub first_seed: u64,
     pub jobs: usize,
     pub profile: Option<Profile>,
+    /// Whether to stop at the first violation.
+    pub first: bool,
 }
 
 /// What came of it.
@@ -99,6 +101,9 @@ impl Plan {
             // The channel closes when the last thread has dealt with the last block.
             for part in receiver {
                 report.join(part);
+                if self.first && report.failed > 0 {
+                    next.store(self.histories, Ordering::Relaxed);
+                }
                 if shown.elapsed() >= PROGRESS_EVERY {
                     shown = Instant::now();
                     let Report { histories, failed, .. } = report;
@@ -244,7 +249,7 @@ mod tests {
     #[test]
     fn promises_hold_and_the_interesting_things_happen() {
         let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get());
-        let plan = Plan { histories: 10_000, first_seed: 0, jobs, profile: None };
+        let plan = Plan { histories: 10_000, first_seed: 0, jobs, profile: None, first: false };
         let report = plan.run(&mut io::sink()).unwrap();
         let mut text = Vec::new();
         let good = report.print(&plan, Duration::from_secs(1), &mut text).unwrap();

@@ -259,7 +259,8 @@ impl Checker {
     /// not applied, and not beside what it knows to run or to be settled here.
     pub(super) fn ran_open(&mut self, exec: u16, conn: u16, key: u8, print: u8, by: (u8, u16)) {
         let opened = self.conns.get(usize::from(conn)).copied();
-        let refused = opened.is_some_and(|conn| !conn.ambiguous);
+        let applied = self.grants.iter().any(|grant| grant.conn == conn);
+        let refused = opened.is_some_and(|conn| !conn.ambiguous) && !applied;
         self.require(self.rules.fails_open && refused, I::S14, key);
         let beside = self.runs_open(key, Some(by)) || self.owes_settle(key, by);
         self.require(!beside, I::S14, key);

@@ -8,18 +8,22 @@
 //!
 //! * [`options`]: what a seed expands to. [`nemesis`]: what happens when.
 //! * [`process`]: what runs in a gateway process. [`caller`]: what runs in a client.
-//! * [`store`], [`network`], [`upstream`]: what stands around them. [`stage`]: what all share.
+//! * [`store`] over [`records`], [`network`], [`upstream`] with its [`answer`]s: what stands around them.
+//! * [`stage`]: what all share. [`witness`]: who asks the store.
 //! * [`run`]: very many histories, and one.
 
+mod answer;
 mod caller;
 mod nemesis;
 mod network;
 mod options;
 mod process;
+mod records;
 mod run;
 mod stage;
 mod store;
 mod upstream;
+mod witness;
 
 pub use options::{Kind, Kinds};
 pub use run::{Plan, show};

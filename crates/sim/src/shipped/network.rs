@@ -16,10 +16,10 @@ use retrysafe_core::record::Standing;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
+use super::answer::exec_of;
 use super::options::Kind;
 use super::process::Guarded;
 use super::stage::{CALL, CONN, Conn, Life, Stage};
-use super::upstream::exec_of;
 use crate::chance::Chance;
 use crate::history::{Class, NONE, What};
 

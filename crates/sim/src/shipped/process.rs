@@ -16,10 +16,12 @@ use retrysafe_core::record::Record;
 use retrysafe_core::{Policy, Scope};
 use tower_layer::Layer as _;
 
+use super::answer::RESPONSE_BYTES_MAX;
 use super::options::{Kind, Options};
 use super::stage::{Finding, Life, SCOPE, Stage};
-use super::store::{Asker, SimStore};
-use super::upstream::{RESPONSE_BYTES_MAX, Upstream, panic_quietly};
+use super::store::SimStore;
+use super::upstream::{Upstream, panic_quietly};
+use super::witness::Asker;
 use crate::history::{Found, What};
 
 /// The shipped layer around the simulated handler.

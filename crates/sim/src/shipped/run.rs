@@ -29,6 +29,8 @@ pub struct Plan {
     pub histories: u64,
     pub first_seed: u64,
     pub jobs: usize,
+    /// Whether to stop at the first violation.
+    pub first: bool,
 }
 
 /// One history and what it cost.
@@ -79,6 +81,9 @@ impl Plan {
             let mut shown = Instant::now();
             for part in receiver {
                 report.join(part?);
+                if self.first && report.failed > 0 {
+                    next.store(self.histories, Ordering::Relaxed);
+                }
                 if shown.elapsed() >= PROGRESS_EVERY {
                     shown = Instant::now();
                     let Report { histories, failed, .. } = report;
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn shipped_code_keeps_its_promises() {
         let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get());
-        let plan = Plan { histories: 300, first_seed: 0, jobs };
+        let plan = Plan { histories: 300, first_seed: 0, jobs, first: false };
         let report = plan.report(&mut io::sink()).unwrap();
         let mut text = Vec::new();
         for failure in &report.failures {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::options::{Kind, Options};
 use super::process::Process;
-use super::store::Records;
+use super::records::Records;
 use super::upstream::Execution;
 use crate::chance::Chance;
 use crate::history::{Entry, Found, What};

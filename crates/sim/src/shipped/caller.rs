@@ -4,13 +4,16 @@
 //! keep the shipped journal and die in the middle of a call; another process then finds the call in
 //! the journal and finishes it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
-use retrysafe::client::{Answer, Client, Error, Journal, Patience, Receipt, Retries};
+use retrysafe::client::{Answer, Client, Error, Journal, Next, Notice, Patience, Receipt, Retries};
 
+use super::at_once::AtOnce;
 use super::network::Network;
 use super::options::Kind;
 use super::stage::{CALL, HOST, SCOPE, Stage, key_name, scope_name};
@@ -38,11 +41,13 @@ pub async fn make(stage: &Stage, call: Call) {
     let down_ms = chance.scaled(1, stage.options().lease_ms);
     let folder = if stage.options().journal { folder() } else { None };
     let journal = folder.as_ref().and_then(|folder| Journal::open(folder.path()).ok());
-    let client = client(stage, call, journal.clone());
+    // The first thing that a call with a journal waits for is its file.
+    let stops = Arc::new(AtomicBool::new(journal.is_some()));
+    let client = client(stage, call, journal.clone(), &stops);
     let Some(request) = request(call) else { return };
     let ended = match (crashes, journal) {
         (true, Some(journal)) => {
-            let sending = client.send(request);
+            let sending = AtOnce::new(client.send(request), stops);
             match tokio::time::timeout(Duration::from_millis(crash_ms), sending).await {
                 Ok(ended) => Some(ended),
                 Err(_) => {
@@ -51,14 +56,14 @@ pub async fn make(stage: &Stage, call: Call) {
                 }
             }
         }
-        (true, None) | (false, _) => Some(client.send(request).await),
+        (true, None) | (false, _) => Some(AtOnce::new(client.send(request), stops).await),
     };
     let Some(ended) = ended else { return };
     if let Ok(answer) = &ended
         && let Some(receipt) = Receipt::of(answer)
     {
         // The journal is thrown away with its folder in any case.
-        let _ = receipt.acknowledge().await;
+        let _ = AtOnce::whole(receipt.acknowledge()).await;
     }
     let end = match ended {
         Ok(_) => CallEnd::Done,
@@ -81,18 +86,31 @@ async fn resume(
     journal: &Journal,
     call: u16,
 ) -> Option<Ended> {
-    let pending = journal.pending().await.ok()?.calls.pop()?;
+    let pending = AtOnce::whole(journal.pending()).await.ok()?.calls.pop()?;
     stage.record(What::CallResumed { call });
     Some(client.resume(pending, HeaderMap::new()).await)
 }
 
-fn client(stage: &Stage, call: Call, journal: Option<Journal>) -> Client<Network> {
+fn client(
+    stage: &Stage,
+    call: Call,
+    journal: Option<Journal>,
+    stops: &Arc<AtomicBool>,
+) -> Client<Network> {
     let Call { number, key, print, patience, attempt_ms } = call;
     let network = Network { stage: stage.clone(), key, print };
     let of = stage.clone();
+    let (stops, has_journal) = (Arc::clone(stops), journal.is_some());
     let retries = Retries::default()
         .patience(patience)
         .attempt_timeout(Duration::from_millis(attempt_ms))
+        .observe(move |notice| match notice {
+            // A call that gives up removes its file.
+            Notice::Heard { next: Next::GiveUp, .. } => {
+                stops.store(has_journal, Ordering::Release);
+            }
+            _ => stops.store(false, Ordering::Release),
+        })
         .jitter(move || {
             let draw = of.with(|state| state.count(&[61, number.into()]));
             of.chance(&[61, number.into(), draw]).unit()

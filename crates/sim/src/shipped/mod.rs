@@ -7,12 +7,13 @@
 //! an upstream. The same checker judges the same kind of log.
 //!
 //! * [`options`]: what a seed expands to. [`nemesis`]: what happens when.
-//! * [`process`]: what runs in a gateway process. [`caller`]: what runs in a client.
+//! * [`process`]: what runs in a gateway process. [`caller`]: what runs in a client, and [`at_once`] its files.
 //! * [`store`] over [`records`], [`network`], [`upstream`] with its [`answer`]s: what stands around them.
 //! * [`stage`]: what all share. [`witness`]: who asks the store.
 //! * [`run`]: very many histories, and one.
 
 mod answer;
+mod at_once;
 mod caller;
 mod nemesis;
 mod network;

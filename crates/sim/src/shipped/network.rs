@@ -81,22 +81,7 @@ impl Network {
         let gateway = self.pick(&mut chance);
         let conn = self.invoke(call, gateway);
         let twice = stage.strikes(&mut chance, Kind::RequestTwice, 20);
-        let mut way_ms = chance.between(1, 10);
-        if twice {
-            let other = self.pick(&mut chance);
-            let copy = self.invoke(call, other);
-            let copy_ms = chance.scaled(1, lease);
-            way_ms = chance.pick(way_ms, &[chance.clone().scaled(1, lease)]);
-            let (this, request) = (self.clone(), request.clone());
-            let mut chance = stage.chance(&[51, copy.into()]);
-            tokio::spawn(async move {
-                this.stage.sleep(copy_ms).await;
-                // Nobody hears what becomes of the copy.
-                if let Some((life, service)) = this.connect(other) {
-                    this.deliver(life, service, request, copy, &mut chance).await.await.ok();
-                }
-            });
-        }
+        let way_ms = chance.between(1, 10);
         let mut unheard = Unheard { stage, call, conn, heard: false };
         stage.sleep(way_ms).await;
         if stage.strikes(&mut chance, Kind::ClientLost, 8) {
@@ -107,6 +92,11 @@ impl Network {
             stage.record(What::NotConnected { call });
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
+        if twice {
+            self.copy(call, request.clone(), &mut chance);
+            // Which of the two comes first?
+            stage.sleep(chance.pick(0, &[lease / 10, lease / 2])).await;
+        }
         let answer = self.deliver(life, service, request, conn, &mut chance).await;
         let Ok(answer) = answer.await else { return Err(io::ErrorKind::ConnectionReset.into()) };
         stage.sleep(chance.between(1, 10)).await;
@@ -118,6 +108,22 @@ impl Network {
         let status = parts.status.as_u16();
         stage.record(What::Heard { call, conn, class, status, body: exec });
         Ok(Response::from_parts(parts, Full::new(body)))
+    }
+
+    /// Whatever stands in between sends a request that it has taken once more.
+    fn copy(&self, call: u16, request: Request<Full<Bytes>>, chance: &mut Chance) {
+        let gateway = self.pick(chance);
+        let copy = self.invoke(call, gateway);
+        let ms = chance.scaled(1, self.stage.options().lease_ms);
+        let mut chance = self.stage.chance(&[51, copy.into()]);
+        let this = self.clone();
+        tokio::spawn(async move {
+            this.stage.sleep(ms).await;
+            // Nobody hears what becomes of the copy.
+            if let Some((life, service)) = this.connect(gateway) {
+                this.deliver(life, service, request, copy, &mut chance).await.await.ok();
+            }
+        });
     }
 
     /// Nothing comes back: the connection breaks after a while, or never.

@@ -221,8 +221,7 @@ impl Upstream {
         plan.arrives = !strikes(&mut chance, Kind::UpstreamLost, 6);
         plan.answers = !strikes(&mut chance, Kind::UpstreamLost, 8);
         plan.long = strikes(&mut chance, Kind::LongAnswer, 20);
-        // A long answer that breaks off after its head has left is not judged here.
-        plan.whole = !strikes(&mut chance, Kind::Truncated, 12) || plan.long;
+        plan.whole = !strikes(&mut chance, Kind::Truncated, 12);
         if strikes(&mut chance, Kind::LongAnswer, 20) {
             plan.piece_ms = chance.scaled(20, options.lease_ms.min(PIECE_MS_MAX));
         }

@@ -15,13 +15,13 @@ use plant::{Planted, Workshop};
 use table::{MUTANTS, Mutant};
 
 /// What must fail when a mutant is planted.
-pub(crate) enum Caught {
+pub(crate) enum Catcher {
     /// The simulator of shipped code, within so many histories.
-    ByShipped(&'static str),
+    Shipped(&'static str),
     /// The simulator of the rules, within so many histories.
-    ByFast(&'static str),
+    Fast(&'static str),
     /// A test: what `cargo test` is told, and a part of the test's name.
-    ByTest(&'static [&'static str], &'static str),
+    Test(&'static [&'static str], &'static str),
 }
 
 /// What became of a mutant.
@@ -66,7 +66,7 @@ fn judge(workshop: &Workshop, mutant: &Mutant) -> Result<Verdict, Error> {
     Ok(if mutant.caught.is_in(&said) { Verdict::Caught } else { Verdict::DoesNotBuild })
 }
 
-impl Caught {
+impl Catcher {
     fn command(&self, folder: &Path, target: &Path) -> Command {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(folder).env("CARGO_TARGET_DIR", target).stdin(Stdio::null());
@@ -74,11 +74,11 @@ impl Caught {
         let fast_to_build =
             ["--config", "profile.dev.opt-level=1", "--config", "profile.dev.debug=false"];
         match self {
-            Self::ByShipped(histories) | Self::ByFast(histories) => {
+            Self::Shipped(histories) | Self::Fast(histories) => {
                 cargo.arg("run").args(fast_to_build).args(["--quiet", "-p", "sim", "--"]);
                 cargo.arg(self.simulator()).args(["--first", "--histories", histories]);
             }
-            Self::ByTest(arguments, name) => {
+            Self::Test(arguments, name) => {
                 cargo.arg("test").args(fast_to_build).args(*arguments).arg(name);
             }
         }
@@ -87,24 +87,24 @@ impl Caught {
 
     const fn simulator(&self) -> &'static str {
         match self {
-            Self::ByFast(_) => "run",
-            Self::ByShipped(_) | Self::ByTest(..) => "shipped",
+            Self::Fast(_) => "run",
+            Self::Shipped(_) | Self::Test(..) => "shipped",
         }
     }
 
     /// Whether the output of a failure says that something was caught. Else it did not even run.
     fn is_in(&self, output: &str) -> bool {
         output.contains(match self {
-            Self::ByShipped(_) | Self::ByFast(_) => " breaks ",
-            Self::ByTest(..) => "test result: FAILED",
+            Self::Shipped(_) | Self::Fast(_) => " breaks ",
+            Self::Test(..) => "test result: FAILED",
         })
     }
 
     fn says(&self) -> String {
         match self {
-            Self::ByShipped(histories) => format!("`sim shipped`, {histories} histories"),
-            Self::ByFast(histories) => format!("`sim run`, {histories} histories"),
-            Self::ByTest(_, name) => format!("test `{name}`"),
+            Self::Shipped(histories) => format!("`sim shipped`, {histories} histories"),
+            Self::Fast(histories) => format!("`sim run`, {histories} histories"),
+            Self::Test(_, name) => format!("test `{name}`"),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Each is one edit of shipped code, with what it breaks and what must notice. The old text must be found exactly once: a unit test
 //! checks that, so the table follows the code. Mutants of one file stand together, because each costs a build.
 
-use super::Caught::{self, ByFast, ByShipped, ByTest};
+use super::Catcher::{self, Fast, Shipped, Test};
 
 /// One edit of shipped code.
 pub(crate) struct Mutant {
@@ -12,7 +12,7 @@ pub(crate) struct Mutant {
     pub old: &'static str,
     pub new: &'static str,
     pub breaks: &'static str,
-    pub caught: Caught,
+    pub caught: Catcher,
 }
 
 pub(crate) const MUTANTS: &[Mutant] = &[
@@ -22,7 +22,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "Some(_) if !same_request =>",
         new: "Some(_) if !same_request && false =>",
         breaks: "another request under a live key is answered like the first",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "machine-ended-lease-reruns",
@@ -30,7 +30,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "State::InProgress { lease_until, .. } if *lease_until <= now => doubt(Doubt::LeaseEnded),",
         new: "State::InProgress { lease_until, .. } if *lease_until <= now => Decision::Write(Write { becomes: Becomes::Begun { owner, lease, mark }, new_fence: true, what: Some(Happened::Began(None)), ttl: None }),",
         breaks: "the next caller executes when a lease is over",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "machine-unknown-reruns",
@@ -38,7 +38,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "State::Unknown { .. } => Decision::Stands(Reply::Unknown),",
         new: "State::Unknown { .. } => Decision::Write(Write { becomes: Becomes::Begun { owner, lease, mark }, new_fence: true, what: Some(Happened::Began(None)), ttl: None }),",
         breaks: "a caller leads from unknown to execution",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "machine-settle-any-fence",
@@ -46,7 +46,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "let Some(record) = live.filter(|record| record.fence == fence) else {",
         new: "let Some(record) = live.filter(|_| true) else {",
         breaks: "a late owner settles over its successor",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "machine-verdict-keeps-fence",
@@ -56,7 +56,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: r#"// The former owner may still wake up; from now on it loses.
                 new_fence: false,"#,
         breaks: "a verdict leaves the former owner its fence",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
+    },
+    Mutant {
+        name: "machine-stale-verdict",
+        file: "crates/retrysafe-core/src/machine.rs",
+        old: "State::Unknown { .. } if record.fence != verdict.fence =>",
+        new: "State::Unknown { .. } if false =>",
+        breaks: "proof about a former attempt decides a later one",
+        caught: Test(&["-p", "retrysafe-core", "--lib"], "machine"),
     },
     Mutant {
         name: "machine-settle-not-repeatable",
@@ -64,7 +72,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "(State::Completed { answer, .. }, Outcome::Completed(again)) if answer == again => {",
         new: "(State::Completed { answer, .. }, Outcome::Completed(again)) if answer != again => {",
         breaks: "a settle whose acknowledgement was lost contradicts itself",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "machine-withdraw-any-owner",
@@ -72,7 +80,31 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if record.state.owner() != Some(mine) ||",
         new: "if record.state.owner().is_none() ||",
         breaks: "a withdrawal takes back somebody else's begin",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
+    },
+    Mutant {
+        name: "machine-renews-for-ever",
+        file: "crates/retrysafe-core/src/machine.rs",
+        old: "if begun_at.plus(lease_max) > now =>",
+        new: "if begun_at.plus(lease_max) > now || true =>",
+        breaks: "a lease is renewed past lease_max",
+        caught: Test(&["-p", "retrysafe-core", "--lib"], "machine"),
+    },
+    Mutant {
+        name: "machine-renews-any-fence",
+        file: "crates/retrysafe-core/src/machine.rs",
+        old: "match live.map(|record| (&record.state, record.fence == fence)) {",
+        new: "match live.map(|record| (&record.state, true)) {",
+        breaks: "a late owner renews its successor's lease",
+        caught: Test(&["-p", "retrysafe-core", "--lib"], "machine"),
+    },
+    Mutant {
+        name: "machine-lookups-overlap",
+        file: "crates/retrysafe-core/src/machine.rs",
+        old: "if (record.fence, *lookups) == (fence, asked) =>",
+        new: "if record.fence == fence =>",
+        breaks: "overlapping reconcilers use up the schedule (t2)",
+        caught: Test(&["-p", "retrysafe-core", "--lib"], "machine"),
     },
     Mutant {
         name: "machine-absence-at-once",
@@ -80,7 +112,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "Absence::Proof if waited >= settle_time =>",
         new: "Absence::Proof if waited >= Duration::ZERO || settle_time.is_zero() =>",
         breaks: r#""not found" counts as proof at once"#,
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
+    },
+    Mutant {
+        name: "engine-doubt-fails-open",
+        file: "crates/retrysafe-core/src/engine.rs",
+        old: "Err(_) if is_doubt => return Ok(Begun::Unknown(head)),",
+        new: "Err(_) if is_doubt && false => return Ok(Begun::Unknown(head)),",
+        breaks: r#"an ended lease that cannot be noted reads as "nothing has begun""#,
+        caught: Test(&["--workspace", "--all-features", "--test", "layer"], "schedules"),
     },
     Mutant {
         name: "engine-overruled-by-another",
@@ -88,7 +128,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "record.fingerprint == lease.record.fingerprint && record.mark == lease.record.mark",
         new: "record.mark == lease.record.mark",
         breaks: "a late owner's caller is shown another request's answer",
-        caught: ByFast("100000"),
+        caught: Fast("100000"),
+    },
+    Mutant {
+        name: "engine-sweeps-nothing",
+        file: "crates/retrysafe-core/src/engine.rs",
+        old: "filter: Filter { lease_over: true, ..Filter::default() },",
+        new: "filter: Filter { lease_over: true, standing: Some(Standing::Completed), ..Filter::default() },",
+        breaks: "the sweeper finds no ended lease",
+        caught: Test(&["-p", "retrysafe-core", "--lib"], "engine"),
     },
     Mutant {
         name: "policy-momentary-stored",
@@ -96,7 +144,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if self.retryable_statuses.contains(&status) {",
         new: "if self.retryable_statuses.contains(&status) && false {",
         breaks: "a 429 is kept for good",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "policy-gateway-error-released",
@@ -104,7 +152,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if by_upstream && gateways_doubt {",
         new: "if by_upstream && gateways_doubt && false {",
         breaks: "a 502 of the upstream is taken for its own word",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "policy-panic-released",
@@ -112,7 +160,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "End::Panicked => return Outcome::Unknown(Doubt::Panicked),",
         new: "End::Panicked => return Outcome::Retryable(None),",
         breaks: "a panic frees the key",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "policy-lost-answer-released",
@@ -120,7 +168,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "End::AnswerLost => return Outcome::Unknown(Doubt::AnswerLost),",
         new: "End::AnswerLost => return Outcome::Retryable(None),",
         breaks: "a lost answer frees the key",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "policy-said-ignored",
@@ -128,7 +176,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "Some(Said::Retryable) => return Outcome::Retryable(Some(status)),",
         new: "Some(Said::Retryable) => {}",
         breaks: "what the handler says of itself is not heard",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "policy-strict-error-released",
@@ -136,7 +184,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "OnServerError::Unknown => Outcome::Unknown(Doubt::ServerError),",
         new: "OnServerError::Unknown => Outcome::Retryable(Some(status)),",
         breaks: "a 5xx of a strict route frees the key",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
     },
     Mutant {
         name: "record-handler-ttl-ignored",
@@ -144,7 +192,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "            next.ttl = ttl;",
         new: "            let _ = ttl;",
         breaks: "the retention that a handler asked for is not kept",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
+    },
+    Mutant {
+        name: "record-owner-forgotten",
+        file: "crates/retrysafe-core/src/record.rs",
+        old: "                owner: from.owner(),",
+        new: "                owner: None,",
+        breaks: "an unknown record forgets its owner, who cannot withdraw (t11)",
+        caught: Test(&["-p", "retrysafe-core", "--lib"], "record"),
     },
     Mutant {
         name: "response-header-dropped",
@@ -152,7 +208,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: ".filter(|(name, _)| !is_stripped(name) && !of_connection.contains(name))",
         new: ".filter(|(name, _)| !is_stripped(name) && !of_connection.contains(name) && *name != header::LOCATION)",
         breaks: "a replay has lost its Location",
-        caught: ByShipped("1000"),
+        caught: Shipped("1000"),
+    },
+    Mutant {
+        name: "response-hop-kept",
+        file: "crates/retrysafe-core/src/response.rs",
+        old: "!is_stripped(name) && !of_connection.contains(name)",
+        new: "!is_stripped(name)",
+        breaks: "what Connection names is replayed",
+        caught: Test(&["-p", "retrysafe-core", "--lib"], "response"),
     },
     Mutant {
         name: "scope-not-in-id",
@@ -162,7 +226,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
 "#,
         new: "",
         breaks: "two callers share a key",
-        caught: ByShipped("1000"),
+        caught: Shipped("1000"),
     },
     Mutant {
         name: "fingerprint-former-rules-forgotten",
@@ -170,7 +234,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: ".filter(|former| former.id() == rules)",
         new: ".filter(|former| former.id() == rules && false)",
         breaks: "a reload of the rules makes every retry another request",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "retry-refusal-after-loss-final",
@@ -178,7 +242,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "Meaning::Refused | Meaning::Barred if !self.may_have_run => Some(Next::Done),",
         new: "Meaning::Refused | Meaning::Barred if !self.may_have_run || true => Some(Next::Done),",
         breaks: "a bare refusal after a lost attempt is final (t12)",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "retry-loss-is-no-doubt",
@@ -186,7 +250,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "(self.was_sent, self.may_have_run) = (true, true);",
         new: "(self.was_sent, self.may_have_run) = (true, false);",
         breaks: r#"a client takes a lost answer for "it did not happen""#,
-        caught: ByShipped("1000"),
+        caught: Shipped("1000"),
     },
     Mutant {
         name: "retry-unknown-is-no-doubt",
@@ -194,7 +258,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "self.may_have_run |= meaning == Meaning::Doubt;",
         new: "self.may_have_run |= false;",
         breaks: r#"a client takes "nobody knows" for "it did not happen""#,
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "retry-replay-not-final",
@@ -202,7 +266,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "        if head.is_replay {",
         new: "        if head.is_replay && false {",
         breaks: "a client asks again after the kept answer",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "client-unknown-shown-as-failure",
@@ -210,7 +274,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "(Next::OutcomeUnknown, _) if self.key.is_none() => Next::GiveUp,",
         new: "(Next::OutcomeUnknown, _) => Next::GiveUp,",
         breaks: "a call in doubt is reported as given up",
-        caught: ByShipped("1000"),
+        caught: Shipped("1000"),
     },
     Mutant {
         name: "client-resumed-as-new",
@@ -218,7 +282,24 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "return Ok(Self { request, key, claim, first_sent, call: Call::resumed() });",
         new: "return Ok(Self { request, key, claim, first_sent, call: Call::default() });",
         breaks: "a call from the journal counts as never sent",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
+    },
+    Mutant {
+        name: "client-youngest-clock",
+        file: "crates/retrysafe/src/client/age.rs",
+        old: "[by_wall, by_boot, by_process].into_iter().flatten().max()",
+        new: "[by_wall, by_boot, by_process].into_iter().flatten().min()",
+        breaks: "a wall clock that was set back defeats resend_within",
+        caught: Test(&["--workspace", "--all-features", "--lib"], "age"),
+    },
+    Mutant {
+        name: "client-journal-unlocked",
+        file: "crates/retrysafe/src/client/journal/mod.rs",
+        old: r#"    file.lock()?;
+"#,
+        new: "",
+        breaks: "two processes finish one call",
+        caught: Test(&["--workspace", "--all-features", "--lib"], "journal"),
     },
     Mutant {
         name: "upkeep-store-may-hang",
@@ -226,7 +307,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "tokio::time::timeout(self.limit, call).await",
         new: "tokio::time::timeout(Duration::MAX, call).await",
         breaks: "a store that hangs ends the sweeper in silence",
-        caught: ByShipped("4000"),
+        caught: Shipped("4000"),
     },
     Mutant {
         name: "upkeep-absence-unripe",
@@ -234,7 +315,140 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "        let waited = self.first_sight.elapsed();",
         new: "        let waited = self.settle_time;",
         breaks: "an absence is ripe at once",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
+    },
+    Mutant {
+        name: "upkeep-absence-is-always-proof",
+        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        old: "match Proof::absence(absence, waited, self.settle_time) {",
+        new: "match Proof::absence(if waited.is_zero() { absence } else { Absence::Proof }, waited, self.settle_time) {",
+        breaks: "an absence proves something on every route",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "absence_counts_only_where_it_is_proof_and_only_after_the_settle_time",
+        ),
+    },
+    Mutant {
+        name: "upkeep-panic-in-absence",
+        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        old: "catch_unwind(AssertUnwindSafe(|| reconciler.absence(record))).unwrap_or_else(|_| {",
+        new: r#"Ok::<_, ()>(reconciler.absence(record)).unwrap_or_else(|()| {
+        let _ = catch_unwind(AssertUnwindSafe(|| ()));"#,
+        breaks: "a bug about one record ends the round for all (t9)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "a_panic_in_absence_costs_its_own_record_only",
+        ),
+    },
+    Mutant {
+        name: "upkeep-panic-ends-task",
+        file: "crates/retrysafe/src/upkeep/mod.rs",
+        old: "                    panicked(name, &*payload);",
+        new: r#"                    panicked(name, &*payload);
+                    return;"#,
+        breaks: "one panic ends upkeep for good (t9)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "a_sweeper_that_panicked_sweeps_again_and_says_so",
+        ),
+    },
+    Mutant {
+        name: "upkeep-stop-waits",
+        file: "crates/retrysafe/src/upkeep/mod.rs",
+        old: r#"            _ = stopped.changed() => break,
+            ended = under_way.join_next() => {"#,
+        new: "            ended = under_way.join_next() => {",
+        breaks: "stop waits for the whole round (t10)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "stop_does_not_wait_for_the_rest_of_the_round",
+        ),
+    },
+    Mutant {
+        name: "gateway-two-framings-passed",
+        file: "crates/retrysafe-cli/src/gateway/framing.rs",
+        old: r#"Err("the answer has a length and a transfer coding")"#,
+        new: "Ok(Afterwards::Reused)",
+        breaks: "an answer that ends in two places is passed on",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "two_framings_are_refused_in_any_order",
+        ),
+    },
+    Mutant {
+        name: "gateway-markers-forged",
+        file: "crates/retrysafe-cli/src/gateway/headers.rs",
+        old: "is_ours(name.as_str()) || is_marker(name.as_str()) || guard.is_marker(name)",
+        new: "is_ours(name.as_str())",
+        breaks: "a caller forges the mark of a replay",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "hop_headers_and_forged_markers_end_here",
+        ),
+    },
+    Mutant {
+        name: "gateway-http2-smuggled",
+        file: "crates/retrysafe-cli/src/gateway/headers.rs",
+        old: "&& !lines.any(|line| protocols(line).any(carries_http))",
+        new: "&& !lines.any(|line| protocols(line).any(carries_http) && false)",
+        breaks: "an upgrade carries requests past the rules",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "another_protocol_may_not_carry_requests_past_the_rules",
+        ),
+    },
+    Mutant {
+        name: "gateway-scope-header-of-one-hop",
+        file: "crates/retrysafe-cli/src/gateway/scope.rs",
+        old: "ScopePart::Header(name) => named.contains(name),",
+        new: "ScopePart::Header(_) => false,",
+        breaks: "a caller is one to us and another to the upstream",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "a_header_of_the_scope_cannot_be_of_one_hop",
+        ),
+    },
+    Mutant {
+        name: "gateway-other-spellings-pass",
+        file: "crates/retrysafe-cli/src/gateway/guard.rs",
+        old: "                && self.counts(&read)",
+        new: r#"                && self.counts(&read)
+                && false"#,
+        breaks: "X_Tenant is one caller to us and another to the upstream",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "a_header_that_counts_is_spelt_in_one_way",
+        ),
+    },
+    Mutant {
+        name: "gateway-weaker-reading-wins",
+        file: "crates/retrysafe-cli/src/gateway/route.rs",
+        old: "let is_safe = is_default(other) && named.demands(method) >= other.demands(method);",
+        new: "let is_safe = is_default(other);",
+        breaks: "a path is read so that a rule demands less",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "no_reading_leads_to_a_rule_that_demands_less",
+        ),
+    },
+    Mutant {
+        name: "gateway-odd-methods-pass",
+        file: "crates/retrysafe-cli/src/gateway/route.rs",
+        old: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) {",
+        new: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) && false {",
+        breaks: "a method that nobody knows passes a guarded path",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "a_guarded_path_refuses_methods_that_nobody_knows",
+        ),
+    },
+    Mutant {
+        name: "execution-lease-not-checked",
+        file: "crates/retrysafe-core/src/execution.rs",
+        old: "if now.saturating_sub(self.asked_at) >= self.lease.length() {",
+        new: "if now.saturating_sub(self.asked_at) >= self.lease.length() && false {",
+        breaks: "an owner sends although its lease is over",
+        caught: Test(&["--workspace", "--all-features", "--test", "layer"], "lease"),
     },
     Mutant {
         name: "execution-fails-open-in-doubt",
@@ -242,7 +456,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "out_of_reach && policy.on_store_error == OnStoreError::Open && !error.may_have_applied()",
         new: "out_of_reach && policy.on_store_error == OnStoreError::Open",
         breaks: "an open route runs what may have begun",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
     },
     Mutant {
         name: "execution-broken-stream-completed",
@@ -250,7 +464,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "let outcome = if is_whole { self.outcome } else { broken_off };",
         new: "let outcome = if is_whole || broken_off.status().is_none() { self.outcome } else { broken_off };",
         breaks: "a stream that broke off counts as whole",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
     },
     Mutant {
         name: "layer-open-run-repeated",
@@ -258,7 +472,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if table.here.contains_key(&id) {",
         new: "if table.here.contains_key(&id) && false {",
         breaks: "an open route repeats what this process is executing or settling (t6, t19)",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
     },
     Mutant {
         name: "layer-open-run-not-seen",
@@ -266,7 +480,39 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if table.here.get(&id).is_some_and(|entry| entry.by == Protection::ThisTable) {",
         new: "if table.here.get(&id).is_some_and(|entry| entry.by == Protection::ThisTable) && false {",
         breaks: "a protected run begins beside an unprotected one (t19)",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
+    },
+    Mutant {
+        name: "layer-waiters-unbounded",
+        file: "crates/retrysafe/src/layer/running.rs",
+        old: "if waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max {",
+        new: "if here.is_some() && (waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max) {",
+        breaks: "waiters for what runs elsewhere are not bounded (t1)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "waiters_for_a_request_that_runs_elsewhere_are_bounded",
+        ),
+    },
+    Mutant {
+        name: "layer-renews-late-after-failure",
+        file: "crates/retrysafe/src/layer/running.rs",
+        old: "after(failed_at, (self.lease / TRIES_PER_LEASE).max(PAUSE_MIN))",
+        new: "after(failed_at, (self.lease / RENEWALS_PER_LEASE).max(PAUSE_MIN))",
+        breaks: "a renewal that failed is tried again too late (t21)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_renewal_that_fails_is_tried_again_soon",
+        ),
+    },
+    Mutant {
+        name: "layer-renews-never",
+        file: "crates/retrysafe/src/layer/running.rs",
+        old: r#"        entry.renewal = Some((due, order));
+        entry.attempt"#,
+        new: r#"        let _ = (due, order);
+        entry.attempt"#,
+        breaks: "leases end while handlers run (t3, t15)",
+        caught: Test(&["--workspace", "--all-features", "--test", "layer"], "keeps_its_lease"),
     },
     Mutant {
         name: "layer-drain-misses-begins",
@@ -274,7 +520,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "let under_way = context.shared.drain.execution();",
         new: "let under_way = context.shared.drain.withdrawal();",
         breaks: "a shutdown does not wait for executions (t5)",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
     },
     Mutant {
         name: "layer-leaving-client-cancels",
@@ -282,7 +528,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "(self.work.take(), &self.runtime, self.must_end.is_set())",
         new: "(self.work.take(), &self.runtime, self.must_end.is_set() && false)",
         breaks: "a client that leaves takes the execution with it",
-        caught: ByShipped("2000"),
+        caught: Shipped("2000"),
+    },
+    Mutant {
+        name: "layer-never-withdraws",
+        file: "crates/retrysafe/src/layer/begin.rs",
+        old: "if must_withdraw {",
+        new: "if must_withdraw && false {",
+        breaks: "a begin that nobody executes ends unknown (t11)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_begin_that_never_executed_is_withdrawn_after_an_outage",
+        ),
     },
     Mutant {
         name: "layer-timeout-is-no-doubt",
@@ -290,6 +547,39 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "Err(_) if operation.writes() => {",
         new: "Err(_) if operation.writes() && false => {",
         breaks: "a begin that timed out counts as not applied",
-        caught: ByShipped("8000"),
+        caught: Shipped("8000"),
+    },
+    Mutant {
+        name: "layer-endless-time-panics",
+        file: "crates/retrysafe/src/layer/deadline.rs",
+        old: "start.checked_add(length).unwrap_or_else(|| start + FAR)",
+        new: "if length > FAR * 2 { start + length } else { start + length.min(FAR) }",
+        breaks: "Duration::MAX panics (t7)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_time_to_live_without_end_is_no_panic",
+        ),
+    },
+    Mutant {
+        name: "layer-limit-closes-open-route",
+        file: "crates/retrysafe/src/layer/admit.rs",
+        old: "Err(_) if policy.on_store_error == OnStoreError::Open => {}",
+        new: "Err(_) if policy.on_store_error == OnStoreError::Open && false => {}",
+        breaks: "a limit of new keys closes an open route (t18)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_limit_of_new_keys_does_not_close_an_open_route",
+        ),
+    },
+    Mutant {
+        name: "layer-unknown-not-said",
+        file: "crates/retrysafe/src/layer/answer.rs",
+        old: "        if durable.is_unknown() {",
+        new: "        if durable.is_unknown() && false {",
+        breaks: "an answer that leaves the outcome unknown does not say so",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "an_answer_that_leaves_the_outcome_unknown_says_so_to_its_own_caller",
+        ),
     },
 ];

@@ -14,6 +14,10 @@ const CYCLES: &[(&str, &[&str])] = &[
     ("crates/retrysafe/src/stores/disk", &["clean", "log", "ops", "read", "segments", "snapshot"]),
     ("crates/retrysafe/src/stores/postgres", &["connect", "settings", "tls"]),
     ("crates/sim/src", &["checker", "museum", "options", "replay", "run", "world"]),
+    (
+        "crates/sim/src/shipped",
+        &["answer", "process", "records", "stage", "store", "upstream", "witness"],
+    ),
     ("crates/sim/src/world", &["gateway", "handle", "mutant"]),
 ];
 

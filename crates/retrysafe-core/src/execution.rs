@@ -31,9 +31,7 @@ use crate::response::StoredResponse;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::time::Time;
 
-/// When to ask again about an outcome that nobody knows. Somebody has to find out: a reconciler's
-/// first lookup, a webhook. Sooner would be noise.
-pub const ASK_AGAIN: Duration = Duration::from_secs(10);
+pub use crate::wire::ASK_AGAIN_ABOUT_UNKNOWN as ASK_AGAIN;
 
 /// How long a settle is tried before the caller is told that the outcome is unknown, unless it is set
 /// otherwise. Longer than any restart of a store should take, shorter than callers' patience.

@@ -41,6 +41,7 @@ pub mod scope;
 pub mod store;
 pub mod time;
 pub mod units;
+pub mod wire;
 
 pub use engine::Engine;
 pub use key::Key;

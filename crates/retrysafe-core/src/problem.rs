@@ -125,6 +125,8 @@ pub enum Refusal {
     },
     /// The caller has no such key, or may not ask.
     KeyNotFound,
+    /// The application's handler failed, and what it did is undone, or it was not begun, for this reason.
+    HandlerFailed(&'static str),
 }
 
 /// Why nothing in a request can say who is asking. Each text names the setting that cures it.
@@ -192,7 +194,7 @@ impl Refusal {
                 "This operation requires the header {header}, so that it can be retried safely."
             ),
             Self::KeyInvalid(error) => format!("{header}: {error}."),
-            Self::Malformed(why) => format!("{why}."),
+            Self::Malformed(why) | Self::HandlerFailed(why) => format!("{why}."),
             Self::ScopeUnsafe(why) => why.to_string(),
             Self::CredentialInvalid(fault) => fault.to_string(),
             Self::KeyReused
@@ -420,6 +422,12 @@ impl Refusal {
                 "There is no such key",
                 "The caller has no live record of this key here.",
             ),
+            Self::HandlerFailed(_) => Row(
+                S::INTERNAL_SERVER_ERROR,
+                "handler_failed",
+                "The handler failed, and nothing was done",
+                "",
+            ),
         }
     }
 
@@ -468,7 +476,8 @@ impl Refusal {
             | Self::ExpectationFailed
             | Self::CodingUnsupported
             | Self::UpstreamFailed { .. }
-            | Self::KeyNotFound => None,
+            | Self::KeyNotFound
+            | Self::HandlerFailed(_) => None,
         }
     }
 
@@ -532,7 +541,8 @@ impl Refusal {
             | Self::ExpectationFailed
             | Self::CodingUnsupported
             | Self::KeyNotFound => ("invalid_request_error", code),
-            Self::OutcomeUnknown { .. }
+            Self::HandlerFailed(_)
+            | Self::OutcomeUnknown { .. }
             | Self::AnswerLate { .. }
             | Self::AnswerLost { .. }
             | Self::Panicked { .. }
@@ -705,6 +715,7 @@ mod tests {
             (Refusal::BodyTimeout, 408, "request_timeout"),
             (Refusal::BodyBroken, 400, "request_broken"),
             (Refusal::Malformed("the Host header is missing"), 400, "request_malformed"),
+            (Refusal::HandlerFailed("the handler panicked"), 500, "handler_failed"),
             (Refusal::MethodRefused, 405, "method_refused"),
             (Refusal::ExpectationFailed, 417, "expectation_failed"),
             (Refusal::CodingUnsupported, 501, "coding_unsupported"),

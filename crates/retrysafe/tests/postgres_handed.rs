@@ -77,6 +77,18 @@ async fn a_panic_undoes_the_transaction_and_frees_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_failure_that_was_undone_is_told_as_a_problem() {
+    let url = database().await;
+    let api = api(&url, Policy::default()).await;
+    let asked = Request::post("/tx").header("idempotency-key", "k").body(Body::empty()).unwrap();
+    let told = api.oneshot(asked).await.unwrap();
+    assert_eq!(told.headers()["content-type"], "application/problem+json");
+    let body = axum::body::to_bytes(told.into_body(), 1 << 20).await.unwrap();
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    assert!(body.contains("\"code\":\"handler_failed\"") && body.contains("is undone"), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_panic_without_a_transaction_proves_nothing() {
     let url = database().await;
     let api = api(&url, Policy::default().strict()).await;

@@ -26,7 +26,6 @@ const RULES: &[(&str, &str)] = &[
     ("length", "crates/retrysafe-core/src/engine.rs"),
     ("length", "crates/retrysafe-core/src/problem.rs"),
     ("status", "crates/retrysafe/src/layer/attempt.rs"),
-    ("status", "crates/retrysafe/src/stores/postgres/handed.rs"),
 ];
 
 /// Which debts were met with.

@@ -9,15 +9,9 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, Version};
 use retrysafe_core::problem::Refusal;
+use retrysafe_core::wire;
 
 use super::guard::GuardedHeaders;
-
-/// Headers by which a request asks to be taken for another method.
-const OVERRIDES: [HeaderName; 3] = [
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-method-override"),
-];
 
 /// Headers by which a request asks to be taken for another path. Some frameworks heed them, so an
 /// uncovered path could lead to a covered one; they are taken off every request.
@@ -71,16 +65,14 @@ pub(crate) fn check_ascii(headers: &HeaderMap, key_header: &HeaderName) -> Resul
 /// If it names several, or none that is a method.
 pub(crate) fn asked_method(headers: &HeaderMap) -> Result<Option<Method>, Refusal> {
     let mut asked = None;
-    for name in &OVERRIDES {
-        for value in headers.get_all(name) {
-            let method = Method::from_bytes(&value.as_bytes().to_ascii_uppercase())
-                .map_err(|_| Refusal::Malformed("the method override names no method"))?;
-            match &asked {
-                Some(other) if *other != method => {
-                    return Err(Refusal::Malformed("method overrides name different methods"));
-                }
-                Some(_) | None => asked = Some(method),
+    for named in wire::method_overrides(headers) {
+        let method = Method::from_bytes(&named.to_ascii_uppercase())
+            .map_err(|_| Refusal::Malformed("the method override names no method"))?;
+        match &asked {
+            Some(other) if *other != method => {
+                return Err(Refusal::Malformed("method overrides name different methods"));
             }
+            Some(_) | None => asked = Some(method),
         }
     }
     Ok(asked)

@@ -14,17 +14,14 @@ use http_body::Body;
 use ipnet::IpNet;
 use retrysafe::layer::Attempt;
 use retrysafe_core::response::named_by_connection;
+use retrysafe_core::wire::{
+    ATTEMPT, FENCE, IDEMPOTENCY_EXPIRES, OUTCOME, RECORD_ID, REPLAY_MARKER,
+};
 
 use super::guard::{GuardedHeaders, as_read};
 
 /// The header that names one request in the logs of all who handle it.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The fence of the execution, for upstreams that can refuse a late owner.
-const FENCE: HeaderName = HeaderName::from_static("retrysafe-fence");
-/// The how-manieth attempt it is.
-const ATTEMPT: HeaderName = HeaderName::from_static("retrysafe-attempt");
-/// The record's name, by which the upstream can be asked about it later.
-const ID: HeaderName = HeaderName::from_static("retrysafe-id");
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -77,9 +74,6 @@ impl Peer {
     }
 }
 
-/// By which the upstream says its outcome itself.
-const OUTCOME: HeaderName = HeaderName::from_static("retrysafe-outcome");
-
 /// Takes our own markers from a request: only we set them. Other spellings of them were refused at the door.
 pub(crate) fn strip_markers(headers: &mut HeaderMap, guard: &GuardedHeaders) {
     strip(headers, |name| {
@@ -107,7 +101,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 fn is_marker(name: &str) -> bool {
-    name == "idempotent-replayed" || name == "idempotency-expires"
+    REPLAY_MARKER == *name || IDEMPOTENCY_EXPIRES == *name
 }
 
 fn strip(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
@@ -253,7 +247,7 @@ pub(crate) fn announce(headers: &mut HeaderMap, attempt: &Attempt) {
     headers.insert(FENCE, attempt.fence().0.into());
     headers.insert(ATTEMPT, attempt.number().into());
     if let Ok(id) = HeaderValue::from_str(&attempt.id().to_string()) {
-        headers.insert(ID, id);
+        headers.insert(RECORD_ID, id);
     }
 }
 

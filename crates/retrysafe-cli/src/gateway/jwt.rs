@@ -10,9 +10,9 @@ use std::time::Duration;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Validation};
 use retrysafe_core::problem::{Refusal, TokenFault};
+use retrysafe_core::wire::ASK_AGAIN_SOON;
 use serde_json::Value;
 
-use super::answer;
 use super::jwks::{Found, KeySource};
 use crate::config::{Complaint, JwtFile};
 
@@ -83,7 +83,7 @@ impl Verifier {
             Found::Keys(keys) => keys,
             Found::Nothing => return Err(wrong()),
             Found::NotYet => {
-                return Err(Refusal::KeysUnavailable { retry_after: answer::ASK_AGAIN });
+                return Err(Refusal::KeysUnavailable { retry_after: ASK_AGAIN_SOON });
             }
         };
         let mut fault = TokenFault::Wrong;

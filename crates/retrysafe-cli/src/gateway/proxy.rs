@@ -18,6 +18,7 @@ use retrysafe::layer::{self, Attempt, Failed};
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::problem::Refusal;
+use retrysafe_core::wire::ASK_AGAIN_SOON;
 use tower_service::Service;
 
 use super::answer;
@@ -77,7 +78,7 @@ impl Proxy {
     async fn execute(self, request: Request<layer::Body<Incoming>>) -> Response<Answer> {
         let Some(found) = request.extensions().get::<Found>().cloned() else {
             // The front sets it on every request; without it nobody knows where to send this.
-            let retry_after = answer::ASK_AGAIN;
+            let retry_after = ASK_AGAIN_SOON;
             return failed((Failed::NotSent, Refusal::UpstreamUnreachable { retry_after }));
         };
         let attempt = request.extensions().get::<Attempt>().cloned();
@@ -208,7 +209,7 @@ impl Whose {
             Failure::NotSent(why) => {
                 count("not_sent");
                 tracing::warn!(route, key, request_id, why, "upstream_unreachable");
-                let retry_after = answer::ASK_AGAIN;
+                let retry_after = ASK_AGAIN_SOON;
                 (Failed::NotSent, Refusal::UpstreamUnreachable { retry_after })
             }
             Failure::Lost { timed_out, why } => {

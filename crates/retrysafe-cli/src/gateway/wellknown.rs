@@ -13,6 +13,7 @@ use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::State;
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::Store;
+use retrysafe_core::wire::ASK_AGAIN_SOON;
 use retrysafe_core::{Caller, Engine, Key};
 use serde_json::{Value, json};
 
@@ -104,7 +105,7 @@ async fn find<S: Store>(
         return Err(Refusal::KeyNotFound);
     }
     if !pace.admits(&caller, now_seconds()) {
-        return Err(Refusal::RetryTooFast { retry_after: answer::ASK_AGAIN });
+        return Err(Refusal::RetryTooFast { retry_after: ASK_AGAIN_SOON });
     }
     let lines =
         parts.headers.get_all(&route.rules.policy.key_header).iter().map(|line| line.as_bytes());
@@ -113,7 +114,7 @@ async fn find<S: Store>(
     let found = engine
         .look(Id::of(&caller.scope, &key.digest()))
         .await
-        .map_err(|_| Refusal::StoreUnavailable { retry_after: answer::ASK_AGAIN })?;
+        .map_err(|_| Refusal::StoreUnavailable { retry_after: ASK_AGAIN_SOON })?;
     // To another credential of the same name there is no such key: it may be anybody's.
     let record = found.value.filter(|record| record.mark == caller.mark);
     let record = record.ok_or(Refusal::KeyNotFound)?;
@@ -124,7 +125,7 @@ async fn find<S: Store>(
         State::InProgress { lease_until, .. } => {
             (None, Some(found.now.until(*lease_until).as_secs().max(1)))
         }
-        State::Unknown { .. } => (None, Some(answer::ASK_AGAIN.as_secs())),
+        State::Unknown { .. } => (None, Some(ASK_AGAIN_SOON.as_secs())),
     };
     Ok(json!({
         "state": record.standing().name(),

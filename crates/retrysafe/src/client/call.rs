@@ -15,6 +15,7 @@ use http_body_util::BodyExt as _;
 use retrysafe_core::Key;
 use retrysafe_core::key::{KeyError, KeySyntax};
 use retrysafe_core::retry::{AnswerHead, Call, Heard, Next, Patience};
+use retrysafe_core::wire::OUTCOME;
 use tokio::time::Instant;
 
 use super::Receipt;
@@ -24,9 +25,6 @@ use super::error::{BoxError, Ended, Error, Last, Refused};
 use super::journal::{Claim, Pending};
 use super::settings::{Notice, Retries};
 use super::transport::{Loss, Transport};
-
-/// By which a gateway says that an answer leaves the outcome unknown.
-const OUTCOME: HeaderName = HeaderName::from_static("retrysafe-outcome");
 
 /// By which Stripe says whether another attempt makes sense.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");

@@ -2,8 +2,7 @@
 
 use std::cell::RefCell;
 
-use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode, response};
 use http_body::Body as HttpBody;
 use retrysafe_core::execution::{Durable, Settling, Told};
@@ -12,20 +11,11 @@ use retrysafe_core::response::StoredResponse;
 use retrysafe_core::retry::show_http_date;
 use retrysafe_core::scope::Id;
 use retrysafe_core::time::Time;
+use retrysafe_core::wire::{IDEMPOTENCY_EXPIRES, OUTCOME};
 
 use super::body::Body;
 use super::context::RequestContext;
 use super::memory::MemoryBudget;
-
-/// When the record behind an answer will be forgotten.
-pub(super) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
-
-/// Marks an answer that was given without protection, and says why.
-pub(super) const UNPROTECTED: HeaderName = HeaderName::from_static("retrysafe-unprotected");
-
-/// By which an upstream says its outcome itself, and by which we tell the caller that the answer leaves
-/// its outcome unknown.
-pub(super) const OUTCOME: HeaderName = HeaderName::from_static("retrysafe-outcome");
 
 /// A date as a header value. The last one is remembered, because all answers of one second that
 /// are kept for as long expire in the same one.
@@ -79,19 +69,9 @@ impl<S> RequestContext<S> {
             problem = rewrite(refusal, problem);
         }
         let page = HeaderValue::try_from(format!("<{}>; rel=\"describedby\"", refusal.page()));
-        let mut response = Response::new(Body::whole(Bytes::from(problem.body), None));
-        *response.status_mut() = problem.status;
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(problem.content_type));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = problem.retry_after {
-            headers.insert(header::RETRY_AFTER, seconds.into());
-        }
-        if let Some(challenge) = problem.challenge {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-        }
+        let mut response = problem.into_response(|document| Body::whole(document.into(), None));
         if let Ok(page) = page {
-            headers.insert(header::LINK, page);
+            response.headers_mut().insert(header::LINK, page);
         }
         response.extensions_mut().insert(refusal.clone());
         response
@@ -133,7 +113,7 @@ impl<S> RequestContext<S> {
         if self.route.policy.announce_expiry
             && let Some(date) = date(expires_at.as_ms() / 1_000)
         {
-            headers.insert(EXPIRES, date);
+            headers.insert(IDEMPOTENCY_EXPIRES, date);
         }
     }
 }

@@ -17,10 +17,10 @@ use retrysafe_core::key::Key;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::Store;
+use retrysafe_core::wire::UNPROTECTED;
 use tower_service::Service;
 
 use super::admit::{AdmittedRequest, Arrived, NamedRequest, admit};
-use super::answer::UNPROTECTED;
 use super::body::Body;
 use super::context::RequestContext;
 use super::execute::execute;

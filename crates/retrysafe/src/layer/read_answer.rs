@@ -7,9 +7,9 @@ use http_body::Body as HttpBody;
 use retrysafe_core::execution::{Failure, is_stream};
 use retrysafe_core::policy::{End, Said};
 use retrysafe_core::record::AnswerHead;
+use retrysafe_core::wire::OUTCOME;
 use tokio::time::Instant;
 
-use super::answer::OUTCOME;
 use super::attempt::{Attempt, Failed};
 use super::attend::{Attendance, catch_panic};
 use super::body::{Body, Read, read};

@@ -10,20 +10,11 @@ use retrysafe_core::fingerprint::{self, Fingerprint, Rules, RulesId};
 use retrysafe_core::key::{Key, KeyError};
 use retrysafe_core::policy::{KeyRule, Policy};
 use retrysafe_core::problem::Refusal;
+use retrysafe_core::wire::{FIRST_SENT, method_overrides};
 use retrysafe_core::{record, retry};
 
 use super::attempt::Attempt;
 use super::settings::{PrintFn, Settings};
-
-/// Headers by which frameworks let a request ask for another method than its own.
-static OVERRIDES: [HeaderName; 3] = [
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-method-override"),
-];
-
-/// When a request says that it was first sent; the name is OASIS Repeatable Requests'.
-const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
 
 /// By which the logs of all who handle a request know it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -75,11 +66,7 @@ fn covers(policy: &Policy, parts: &Parts) -> bool {
         || (policy.key != KeyRule::Off
             && (parts.method.as_str().bytes().any(|b| b.is_ascii_lowercase())
                 && covers_name(parts.method.as_str().as_bytes())
-                || overrides(parts).any(covers_name)))
-}
-
-fn overrides(parts: &Parts) -> impl Iterator<Item = &[u8]> {
-    OVERRIDES.iter().flat_map(|name| parts.headers.get_all(name)).map(|value| value.as_bytes())
+                || method_overrides(&parts.headers).any(covers_name)))
 }
 
 /// Refuses a request that was first sent too long ago, where the route asks. One from the future is
@@ -142,7 +129,7 @@ pub(super) fn print(parts: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
 /// The request's method, and those that it asks for.
 fn asked_method(parts: &Parts) -> Cow<'_, str> {
     let mut method = Cow::Borrowed(parts.method.as_str());
-    for asked in overrides(parts) {
+    for asked in method_overrides(&parts.headers) {
         // A space cannot occur in a method: nothing else spells this.
         method.to_mut().push(' ');
         method.to_mut().push_str(&String::from_utf8_lossy(asked.trim_ascii()));
@@ -227,7 +214,7 @@ mod tests {
     #[test]
     fn a_request_is_judged_by_the_method_it_asks_for_too() {
         let policy = Policy::default();
-        for name in &OVERRIDES {
+        for name in &retrysafe_core::wire::METHOD_OVERRIDES {
             assert!(covers(&policy, &parts("GET", &[(name.as_str(), "post")])), "{name}");
             assert!(covers(&policy, &parts("POST", &[(name.as_str(), "GET")])), "{name}");
         }

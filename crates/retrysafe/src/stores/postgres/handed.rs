@@ -47,14 +47,15 @@ use std::task::Poll;
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
-use http::StatusCode;
+use axum::response::Response;
 use http::request::Parts;
 use retrysafe_core::Engine;
 use retrysafe_core::engine::NotSettled;
 use retrysafe_core::policy::{End, Policy, Said};
+use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::{Outcome, Record, State as Stands};
 use retrysafe_core::response::StoredResponse;
+use retrysafe_core::wire::{ASK_AGAIN_ABOUT_UNKNOWN, ASK_AGAIN_SOON};
 use sqlx::{PgPool, Postgres};
 
 use super::PostgresStore;
@@ -70,6 +71,9 @@ pub struct Transactions {
     policy: Arc<Policy>,
 }
 
+/// The database did not take what the handler did.
+const NOT_DONE: Refusal = Refusal::StoreUnavailable { retry_after: ASK_AGAIN_SOON };
+
 /// The transaction of one request. What is done in it is committed with the answer, or not at all.
 pub struct Tx {
     /// Always there until the drop.
@@ -81,6 +85,7 @@ pub struct Tx {
 #[derive(Clone)]
 struct Slot {
     pool: PgPool,
+    policy: Arc<Policy>,
     back: Arc<Mutex<Option<Transaction>>>,
 }
 
@@ -99,7 +104,11 @@ impl Transactions {
 
     /// The middleware itself, for `axum::middleware::from_fn_with_state`.
     pub async fn run(State(this): State<Self>, mut request: Request, next: Next) -> Response {
-        let slot = Slot { pool: this.pool.clone(), back: Arc::default() };
+        let slot = Slot {
+            pool: this.pool.clone(),
+            policy: Arc::clone(&this.policy),
+            back: Arc::default(),
+        };
         request.extensions_mut().insert(slot.clone());
         let attempt = request.extensions().get::<Attempt>().cloned();
         let ended = unpanicked(next.run(request)).await;
@@ -107,8 +116,7 @@ impl Transactions {
         let (response, held) = match (ended, held) {
             (Ok(response), held) => (response, held),
             (Err(_), Some(transaction)) => {
-                let told = "the handler panicked, and what it did is undone";
-                let response = (StatusCode::INTERNAL_SERVER_ERROR, told).into_response();
+                let response = this.refusal("the handler panicked, and what it did is undone");
                 let said = attempt.and_then(|attempt| attempt.said());
                 return undone(transaction, response, said).await;
             }
@@ -123,17 +131,23 @@ impl Transactions {
                 false => undone(transaction, response, None).await,
                 true => match transaction.commit().await {
                     Ok(()) => response,
-                    Err(error) => failed(&error),
+                    Err(error) => failed(&error, &this.policy),
                 },
             },
         }
     }
 
+    /// What the handler did is undone, for this reason.
+    fn refusal(&self, why: &'static str) -> Response {
+        refused(&Refusal::HandlerFailed(why), &self.policy)
+    }
+
     async fn end(&self, mut tx: Transaction, attempt: &Attempt, response: Response) -> Response {
         let (parts, body) = response.into_parts();
         let Ok(body) = to_bytes(body, self.policy.response_bytes_max).await else {
-            let told = (StatusCode::INTERNAL_SERVER_ERROR, "the answer is too large to be settled");
-            return undone(tx, told.into_response(), attempt.said()).await;
+            let told =
+                self.refusal("the answer is too large to be settled, and what led to it is undone");
+            return undone(tx, told, attempt.said()).await;
         };
         let said = parts.extensions.get::<Said>().copied().or_else(|| attempt.said());
         let set_cookie = self.policy.keep_set_cookie;
@@ -158,9 +172,7 @@ impl Transactions {
         match self.engine.settle_fenced_in(&mut tx, id, fence, attempt.ttl(), &outcome).await {
             Ok(_) => {}
             Err(NotSettled::Lost | NotSettled::Store(_)) => {
-                let told = "the answer was not settled, and what the handler did is undone";
-                let response = (StatusCode::SERVICE_UNAVAILABLE, told).into_response();
-                return undone(tx, response, None).await;
+                return undone(tx, refused(&NOT_DONE, &self.policy), None).await;
             }
         }
         match tx.commit().await {
@@ -173,7 +185,7 @@ impl Transactions {
     /// says whether it happened, if it has happened by now.
     async fn doubt(&self, attempt: &Attempt, response: Response, error: &sqlx::Error) -> Response {
         if error.as_database_error().is_some() {
-            return failed(error);
+            return failed(error, &self.policy);
         }
         // What is seen here may not have reached the standby: its wait may have been ended.
         self.engine.store().raise_barrier();
@@ -184,7 +196,9 @@ impl Transactions {
             Ok(found) if found.value.as_ref().is_some_and(ours) => response,
             // The commit may still be on its way. If it lands, it wins over this word.
             Ok(_) | Err(_) => {
-                let mut told = StatusCode::GATEWAY_TIMEOUT.into_response();
+                let retry_after = ASK_AGAIN_ABOUT_UNKNOWN;
+                let lost = Refusal::AnswerLost { timed_out: true, retry_after };
+                let mut told = refused(&lost, &self.policy);
                 told.extensions_mut().insert(Said::Unknown);
                 told
             }
@@ -224,9 +238,14 @@ async fn roll_back(transaction: Transaction) {
     let _ = transaction.rollback().await;
 }
 
-fn failed(error: &sqlx::Error) -> Response {
+/// A refusal in the policy's dialect.
+fn refused(refusal: &Refusal, policy: &Policy) -> Response {
+    refusal.problem(policy).into_response(Body::from)
+}
+
+fn failed(error: &sqlx::Error, policy: &Policy) -> Response {
     tracing::warn!(%error, "a transaction was refused");
-    let mut response = StatusCode::SERVICE_UNAVAILABLE.into_response();
+    let mut response = refused(&NOT_DONE, policy);
     response.extensions_mut().insert(Said::Retryable);
     response
 }
@@ -269,13 +288,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Tx {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         let Some(slot) = parts.extensions.get::<Slot>().cloned() else {
-            let told = "this handler needs a transaction: is the middleware there?";
-            return Err((StatusCode::INTERNAL_SERVER_ERROR, told).into_response());
+            let told = "this handler needs a transaction: is the middleware there";
+            return Err(refused(&Refusal::HandlerFailed(told), &Policy::default()));
         };
         match slot.pool.begin().await {
             Ok(transaction) => Ok(Self { transaction: Some(transaction), slot }),
             // Nothing was begun, so nothing was done.
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(failed(&error, &slot.policy)),
         }
     }
 }

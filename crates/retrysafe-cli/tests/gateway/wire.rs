@@ -469,3 +469,20 @@ fn a_malformed_chunk_is_the_callers_fault() {
     assert_eq!(upstream.count("/chunk"), 0, "no whole request arrived");
     assert!(!gateway.metrics().contains("retrysafe_upstream_failures_total{"), "nobody else's");
 }
+
+/// What follows a request that two servers could read differently may be the rest of it.
+#[test]
+fn a_request_that_is_refused_at_the_door_ends_its_connection() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "");
+    let next = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+    for refused in
+        ["GET /x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "get /x HTTP/1.1\r\nHost: a\r\n\r\n"]
+    {
+        let answers = raw(gateway.address, format!("{refused}{next}").as_bytes(), false);
+        let statuses: Vec<u16> = answers.iter().map(Message::status).collect();
+        assert_eq!(statuses, [400], "{refused:?}");
+        assert_eq!(answers[0].header("connection"), Some("close"));
+    }
+    assert_eq!(upstream.count("/next"), 0);
+}

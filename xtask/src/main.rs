@@ -1,6 +1,7 @@
 //! What can the repository do to itself? One verb per file; `cargo xtask` without a verb lists them.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of the terminal prints")]
+#![deny(clippy::match_bool, clippy::wildcard_enum_match_arm)]
 
 mod bench;
 mod clients;

@@ -6,6 +6,7 @@
 
 // Our own enums are matched without `_`: a new state or answer must be thought about everywhere.
 #![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
+#![deny(clippy::match_bool)]
 
 mod admin;
 mod args;

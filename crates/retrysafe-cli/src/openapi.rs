@@ -33,9 +33,10 @@ pub(crate) fn operations(file: &Path) -> Result<Vec<Operation>, String> {
     let text =
         std::fs::read_to_string(file).map_err(|error| crate::config::unreadable(file, &error))?;
     let is_json = text.trim_start().starts_with('{');
-    let document: Value = match is_json {
-        true => serde_json::from_str(&text).map_err(|error| error.to_string()),
-        false => serde_saphyr::from_str(&text).map_err(|error| error.to_string()),
+    let document: Value = if is_json {
+        serde_json::from_str(&text).map_err(|error| error.to_string())
+    } else {
+        serde_saphyr::from_str(&text).map_err(|error| error.to_string())
     }
     .map_err(|error| format!("{name} is no OpenAPI document in JSON or YAML: {error}"))?;
     let paths = document.get("paths").and_then(Value::as_object);

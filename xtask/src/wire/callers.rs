@@ -24,9 +24,10 @@ pub(crate) fn call_until_over(ring: &Ring, address: SocketAddr, seed: u64, numbe
         let part = (number << 40) | (count + 1);
         let mut chance = Chance::of(seed, part);
         let name = ring.new_name(&mut chance);
-        let sent = match is_h2 {
-            true => frames::connection_bytes(&mut chance, &name),
-            false => requests::connection_bytes(&mut chance, &name),
+        let sent = if is_h2 {
+            frames::connection_bytes(&mut chance, &name)
+        } else {
+            requests::connection_bytes(&mut chance, &name)
         };
         let Ok(heard) = exchange(&mut chance, address, &sent, is_h2) else { continue };
         ring.connections.fetch_add(1, Ordering::Relaxed);

@@ -80,9 +80,10 @@ impl Chance {
                     .enumerate()
                     .filter_map(|(at, pair)| (pair == b"\r\n").then_some(at + 2))
                     .collect();
-                let at = match self.one_in(2) {
-                    true => at,
-                    false => lines.get(self.below(lines.len())).copied().unwrap_or(at),
+                let at = if self.one_in(2) {
+                    at
+                } else {
+                    lines.get(self.below(lines.len())).copied().unwrap_or(at)
                 };
                 if let Some(token) = self.pick(tokens) {
                     drop(bytes.splice(at..at, token.iter().copied()));

@@ -62,9 +62,10 @@ fn serve(ring: &Ring, stream: TcpStream, mut chance: Chance) {
         let is_head = request.head.starts_with("HEAD ");
         let is_probe = request.head.contains(" /probe");
         let name = names.first().map_or("nobody", String::as_str);
-        let answer = match is_probe {
-            true => framed(&mut chance, "200 OK", name, is_head, 0),
-            false => answer(&mut chance, name, is_head),
+        let answer = if is_probe {
+            framed(&mut chance, "200 OK", name, is_head, 0)
+        } else {
+            answer(&mut chance, name, is_head)
         };
         // In one write, so that whatever is too much arrives with the answer that it follows.
         if writer.write_all(&answer).is_err() || (!is_probe && chance.one_in(4)) {

@@ -193,9 +193,10 @@ fn ruling(
 fn refusal(record: &Record, about: Option<Fence>) -> Refused {
     let standing = record.standing();
     let is_open = matches!(standing, Standing::InProgress | Standing::Unknown);
-    match is_open && about.is_some_and(|about| about != record.fence) {
-        true => Refused::AnotherAttempt(record.fence),
-        false => Refused::Conflict(standing.name()),
+    if is_open && about.is_some_and(|about| about != record.fence) {
+        Refused::AnotherAttempt(record.fence)
+    } else {
+        Refused::Conflict(standing.name())
     }
 }
 

@@ -125,9 +125,10 @@ impl Call {
         }
         let order = Order::new(self)?;
         let request = order.request.map(Full::new);
-        let journal = match self.no_journal {
-            true => None,
-            false => Some(self.journal()?.without_headers(order.secrets)),
+        let journal = if self.no_journal {
+            None
+        } else {
+            Some(self.journal()?.without_headers(order.secrets))
         };
         let caller = self.caller(journal, &teller);
         teller.begin(&request);

@@ -183,10 +183,7 @@ async fn examine_postgres(url: PostgresUrl, as_json: bool) -> Result<(), Failure
 }
 
 fn verdict(is_sound: bool) -> Result<(), Failure> {
-    match is_sound {
-        true => Ok(()),
-        false => Err("the store is damaged; see docs/operating.md".into()),
-    }
+    if is_sound { Ok(()) } else { Err("the store is damaged; see docs/operating.md".into()) }
 }
 
 fn say(as_json: bool, text: &str, document: &serde_json::Value) {

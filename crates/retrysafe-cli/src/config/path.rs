@@ -63,12 +63,13 @@ fn check_name(name: &str, segment: &str) -> Result<(), String> {
     let bare = name.strip_prefix('*').unwrap_or(name);
     let is_name =
         !bare.is_empty() && bare.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-    match is_name {
-        true => Ok(()),
-        false => Err(format!(
+    if is_name {
+        Ok(())
+    } else {
+        Err(format!(
             "{segment:?} has no plain name in its braces; write {{name}} for one segment and {{*rest}} for \
              everything from there on"
-        )),
+        ))
     }
 }
 

@@ -48,9 +48,10 @@ pub(crate) fn read_or_make(state_folder: &Path) -> Result<Secret, String> {
     }
     close_to_others(&path).map_err(cannot)?;
     let token = read_secret(&path)?;
-    match token.is_empty() {
-        true => Err(format!("{} is empty; remove it, and a token is made", path.display())),
-        false => Ok(Secret(token)),
+    if token.is_empty() {
+        Err(format!("{} is empty; remove it, and a token is made", path.display()))
+    } else {
+        Ok(Secret(token))
     }
 }
 

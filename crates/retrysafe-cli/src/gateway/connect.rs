@@ -107,13 +107,12 @@ impl Connector {
     pub(crate) fn new(upstream: &Upstream, authorities: Option<&Path>) -> io::Result<Self> {
         let Upstream { tls, authority, port } = upstream;
         let host = authority.host().trim_matches(['[', ']']);
-        let tls = match tls {
-            false => None,
-            true => {
-                let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-                let client = dial::client_config(authorities)?;
-                Some((TlsConnector::from(client), name))
-            }
+        let tls = if *tls {
+            let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+            let client = dial::client_config(authorities)?;
+            Some((TlsConnector::from(client), name))
+        } else {
+            None
         };
         static GENERATION: AtomicU64 = AtomicU64::new(0);
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed);

@@ -120,9 +120,10 @@ impl Wake for Letter {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        match HERE.get() == self.courier.number {
-            true => self.to.wake_by_ref(),
-            false => self.courier.take(self.to.clone()),
+        if HERE.get() == self.courier.number {
+            self.to.wake_by_ref()
+        } else {
+            self.courier.take(self.to.clone())
         }
     }
 }

@@ -52,9 +52,10 @@ pub(crate) fn check_ascii(headers: &HeaderMap, key_header: &HeaderName) -> Resul
     let is_ascii = |(name, value): (&HeaderName, &HeaderValue)| {
         name == key_header || value.as_bytes().is_ascii()
     };
-    match headers.iter().all(is_ascii) {
-        true => Ok(()),
-        false => Err(Refusal::Malformed("a header has a byte outside ASCII")),
+    if headers.iter().all(is_ascii) {
+        Ok(())
+    } else {
+        Err(Refusal::Malformed("a header has a byte outside ASCII"))
     }
 }
 

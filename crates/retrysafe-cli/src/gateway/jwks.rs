@@ -316,9 +316,10 @@ fn read_set(text: &[u8], algorithms: &[Algorithm]) -> Result<Vec<VerifyingKey>, 
         set.get("keys").and_then(Value::as_array).ok_or("no key set: `keys` is no list")?;
     let known = listed.iter().filter_map(|key| serde_json::from_value::<Jwk>(key.clone()).ok());
     let keys: Vec<_> = known.filter_map(|jwk| verifying(&jwk, algorithms)).take(KEYS_MAX).collect();
-    match keys.is_empty() {
-        true => Err("the key set has no public key for these algorithms".into()),
-        false => Ok(keys),
+    if keys.is_empty() {
+        Err("the key set has no public key for these algorithms".into())
+    } else {
+        Ok(keys)
     }
 }
 

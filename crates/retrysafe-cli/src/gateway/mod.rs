@@ -342,16 +342,17 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
     if is_covered && has_key && route.rules.policy.mode == Mode::Enforce {
         front::check_ascii(&parts.headers, key_header)?;
     }
-    let caller = match is_covered && has_key {
-        false => None,
-        true => match scope::of(route, &parts.headers, live.verifier.as_deref()) {
+    let caller = if is_covered && has_key {
+        match scope::of(route, &parts.headers, live.verifier.as_deref()) {
             // Nobody can say how the upstream reads it, so the connection ends too.
             Err(refusal @ Refusal::Malformed(_)) if route.rules.policy.mode != Mode::Observe => {
                 return Err(refusal);
             }
             // The layer refuses who is not known, and only notes it where it observes.
             asked => Some(asked.map(|asker| asker.caller)),
-        },
+        }
+    } else {
+        None
     };
     Ok(Admitted { route: Arc::clone(route), caller, is_covered, has_key })
 }

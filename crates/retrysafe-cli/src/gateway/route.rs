@@ -89,9 +89,10 @@ impl Routes {
         let is_default = |route| Arc::ptr_eq(route, &self.defaults);
         let (named, other) = if is_default(one) { (other, one) } else { (one, other) };
         let is_safe = is_default(other) && named.demands(method) >= other.demands(method);
-        match is_safe || Arc::ptr_eq(named, other) {
-            true => Ok(named),
-            false => Err("the path can be read in two ways that lead to different rules"),
+        if is_safe || Arc::ptr_eq(named, other) {
+            Ok(named)
+        } else {
+            Err("the path can be read in two ways that lead to different rules")
         }
     }
 

@@ -131,9 +131,10 @@ impl<'a> Reading<'a> {
             }
             Some(_) if !is_credential(name) => return Err(refusal()),
             Some(_) | None => {
-                self.lack(match is_credential(name) {
-                    true => Lack::Credential(refusal()),
-                    false => Lack::Header(refusal()),
+                self.lack(if is_credential(name) {
+                    Lack::Credential(refusal())
+                } else {
+                    Lack::Header(refusal())
                 });
                 self.parts.push(("without", name.as_str().into()));
             }

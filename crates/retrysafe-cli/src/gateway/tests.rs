@@ -201,9 +201,10 @@ struct Flaky {
 
 impl Flaky {
     fn ask(&self) -> Result<&MemoryStore, StoreError> {
-        match self.is_down.load(Ordering::Acquire) {
-            true => Err(StoreError::not_applied(StoreErrorKind::Unavailable)),
-            false => Ok(&self.store),
+        if self.is_down.load(Ordering::Acquire) {
+            Err(StoreError::not_applied(StoreErrorKind::Unavailable))
+        } else {
+            Ok(&self.store)
         }
     }
 }

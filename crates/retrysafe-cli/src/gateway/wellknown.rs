@@ -50,9 +50,8 @@ impl Pace {
         let slot = self.hasher.hash_one(caller) % SLOTS as u64;
         let at = usize::try_from(slot).unwrap_or_default();
         let Some(slot) = self.slots.get(at) else { return false };
-        let next = |held: u64| match held >> 16 == second {
-            true => Some(held.saturating_add(1)),
-            false => Some(second << 16 | 1),
+        let next = |held: u64| {
+            if held >> 16 == second { Some(held.saturating_add(1)) } else { Some(second << 16 | 1) }
         };
         let held = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         let held = held.unwrap_or_default();

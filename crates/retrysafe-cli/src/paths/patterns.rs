@@ -46,11 +46,10 @@ fn reach(route: &Pattern<'_>, routers: &Routers) -> Result<(), &'static str> {
     let path = sample(route.path)?;
     let plain = readings::plain(&path)?;
     let mut routers = route.methods.iter().filter_map(|method| routers.get(method));
-    match routers.all(|router| router.at(&plain).is_ok()) {
-        true => Ok(()),
-        false => {
-            Err("requests are read without what it writes, such as %2D for - or a second slash")
-        }
+    if routers.all(|router| router.at(&plain).is_ok()) {
+        Ok(())
+    } else {
+        Err("requests are read without what it writes, such as %2D for - or a second slash")
     }
 }
 

@@ -93,10 +93,7 @@ fn confirm(verb: &str, keys: &[Value]) -> Result<(), Failure> {
     let _ = write!(asked, "{verb} {count}? {effect}. [y/N] ").and_then(|()| asked.flush());
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
-    match is_yes(&answer) {
-        true => Ok(()),
-        false => Err("nothing was done".into()),
-    }
+    if is_yes(&answer) { Ok(()) } else { Err("nothing was done".into()) }
 }
 
 /// What a verb means to the callers.

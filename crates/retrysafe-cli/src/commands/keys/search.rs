@@ -35,9 +35,10 @@ pub(super) async fn run(
         output::json(&json!({"keys": keys, "more": is_cut}));
         return Ok(());
     }
-    match keys.is_empty() {
-        true => output::say(&nothing(text)),
-        false => list::table(&keys),
+    if keys.is_empty() {
+        output::say(&nothing(text))
+    } else {
+        list::table(&keys)
     }
     if is_cut {
         output::complain(&format!("There may be more than these {limit}: --limit shows more."));

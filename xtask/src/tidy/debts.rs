@@ -11,7 +11,6 @@ use super::rules::Broken;
 const CYCLES: &[(&str, &[&str])] = &[
     ("crates/retrysafe/src/client", &["settings", "transport"]),
     ("crates/retrysafe/src/layer", &["request", "settings"]),
-    ("crates/retrysafe/src/stores/disk", &["clean", "log", "ops", "read", "segments", "snapshot"]),
     ("crates/retrysafe/src/stores/postgres", &["connect", "settings", "tls"]),
     ("crates/sim/src", &["checker", "museum", "options", "replay", "run", "world"]),
     (

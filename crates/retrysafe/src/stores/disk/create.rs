@@ -10,7 +10,8 @@ use super::error::OpenError;
 use super::files::StoreFolder;
 use super::folder::OWNER;
 use super::format::{PAGE, StoreDescription};
-use super::segments::{fill, is_segment, name_of};
+use super::segments::{is_segment, name_of};
+use super::spares::fill;
 use super::{CreatePolicy, StoreSettings};
 
 pub(crate) const STORE: &str = "store";

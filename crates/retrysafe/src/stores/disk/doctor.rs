@@ -15,7 +15,7 @@ use super::files::StoreFolder;
 use super::folder::LockedFolder;
 use super::format::EntryHeader;
 use super::index::{IndexEntry, ReapMark};
-use super::recover::{Reader, check_finished, find};
+use super::recover::{LogVisitor, check_finished, find};
 use super::segments::name_of;
 use super::snapshot;
 use super::survey::{StoreSurvey, SurveyPart, SurveyedSegment};
@@ -116,7 +116,7 @@ fn read_as_opening(folder: &dyn StoreFolder) -> Result<(), OpenError> {
 /// Is shown everything and keeps nothing.
 struct Unremembered;
 
-impl Reader for Unremembered {
+impl LogVisitor for Unremembered {
     fn snapshot_entry(&mut self, _entry: IndexEntry) {}
     fn forget_snapshot(&mut self) {}
     fn reaped(&mut self, _mark: ReapMark) {}

@@ -80,3 +80,8 @@ impl StoreFile for fs::File {
         Ok(self.metadata()?.nlink() == 0)
     }
 }
+
+/// Whether a disk has refused for want of room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -27,8 +27,9 @@
 //! * A full disk refuses new requests; replays go on, and running requests can be settled.
 //! * After a failed write or flush everything is refused until the store is opened again.
 //!
-//! `docs/disk-format.md` describes the files. Read [`log`](self) first, then `open`.
+//! `docs/disk-format.md` describes the files. Read `append` and `tail` first, then `open`.
 
+mod append;
 mod batch;
 mod clean;
 mod create;
@@ -38,9 +39,9 @@ mod files;
 mod folder;
 mod format;
 mod index;
-mod log;
 mod open;
 mod ops;
+mod pending;
 mod read;
 mod recover;
 #[cfg(test)]
@@ -48,8 +49,10 @@ mod rehearsal;
 mod salvage;
 mod segments;
 mod snapshot;
+mod snapshot_taker;
+mod spares;
 mod survey;
-mod turn;
+mod tail;
 mod writer;
 
 use std::path::Path;
@@ -68,8 +71,8 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::doctor::{DoctorReport, SegmentReport, StoreFault, doctor};
 pub use self::error::OpenError;
 use self::folder::LockedFolder;
-use self::log::{LogWriter, Reply};
 use self::ops::WriterOp;
+use self::pending::Reply;
 use self::read::LogReader;
 pub use self::salvage::{HeldKey, SalvageError, SalvageReport, UnreadablePart, salvage};
 use super::clock::Clock;
@@ -129,13 +132,13 @@ struct StoreSettings {
 /// Keeps records on the disk of one machine. Clones are the same store.
 #[derive(Clone, Debug)]
 pub struct DiskStore {
-    shared: Arc<LogReader>,
-    writer: Arc<Writer>,
+    reader: Arc<LogReader>,
+    writer: Arc<WriterHandle>,
 }
 
 /// The way to the writer's thread, which ends when this is dropped.
 #[derive(Debug)]
-struct Writer {
+struct WriterHandle {
     queue: mpsc::Sender<WriterOp>,
     is_closing: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -212,14 +215,14 @@ impl DiskOptions {
     pub fn open(self, path: impl AsRef<Path>) -> Result<DiskStore, OpenError> {
         let path = path.as_ref();
         let folder = Arc::new(LockedFolder::own(path, self.settings.create)?);
-        let log = LogWriter::open(Arc::clone(&folder) as _, self.settings)?;
+        let log = open::open(Arc::clone(&folder) as _, self.settings)?;
         folder.sign();
-        let shared = Arc::clone(&log.shared);
+        let reader = Arc::clone(&log.reader);
         let is_closing = Arc::new(AtomicBool::new(false));
         let (queue, thread) = writer::start(log, Arc::clone(&is_closing))
             .map_err(OpenError::io("start a thread for", path))?;
-        let writer = Writer { queue, is_closing, thread: Mutex::new(Some(thread)), folder };
-        Ok(DiskStore { shared, writer: Arc::new(writer) })
+        let writer = WriterHandle { queue, is_closing, thread: Mutex::new(Some(thread)), folder };
+        Ok(DiskStore { reader, writer: Arc::new(writer) })
     }
 }
 
@@ -235,13 +238,13 @@ impl DiskStore {
 
     /// How many records the store holds, expired ones that were not reaped among them.
     pub fn records(&self) -> usize {
-        self.shared.index.len()
+        self.reader.index.len()
     }
 
     /// How many records were in progress when the store was opened. Their owners are gone; they are
     /// unknown now.
     pub fn abandoned(&self) -> usize {
-        self.shared.abandoned.load(Ordering::Relaxed)
+        self.reader.abandoned.load(Ordering::Relaxed)
     }
 
     /// Finishes what is queued, takes a snapshot for the next opening and gives the folder free.
@@ -249,7 +252,7 @@ impl DiskStore {
     pub fn close(&self) {
         self.writer.end();
         // Before another owner may come: what this one has read may be old then.
-        let _ = self.shared.failure.set("the store was closed".into());
+        let _ = self.reader.failure.set("the store was closed".into());
         self.writer.folder.unlock();
     }
 
@@ -272,8 +275,8 @@ impl DiskStore {
         &self,
         read: impl FnOnce(&LogReader) -> Result<(Time, Page), StoreError> + Send + 'static,
     ) -> Result<Stamped<Page>, StoreError> {
-        let shared = Arc::clone(&self.shared);
-        let read = move || read(&shared).map(|(now, value)| Stamped { now, value });
+        let reader = Arc::clone(&self.reader);
+        let read = move || read(&reader).map(|(now, value)| Stamped { now, value });
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => runtime.spawn_blocking(read).await.unwrap_or_else(|error| {
                 Err(StoreError::not_applied(StoreErrorKind::Unavailable).because(error))
@@ -287,7 +290,7 @@ fn closed() -> StoreError {
     StoreError::not_applied(StoreErrorKind::Unavailable).because("the store is closed")
 }
 
-impl Writer {
+impl WriterHandle {
     fn end(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
@@ -300,7 +303,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WriterHandle {
     fn drop(&mut self) {
         self.end();
         self.folder.unlock();
@@ -309,12 +312,12 @@ impl Drop for Writer {
 
 impl Store for DiskStore {
     async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
-        self.shared.check()?;
+        self.reader.check()?;
         // A replay is answered here, beside the writer. What the index shows is durable.
-        if let Some(record) = self.shared.find(&first.id)? {
-            let now = self.shared.clock.now();
+        if let Some(record) = self.reader.find(&first.id)? {
+            let now = self.reader.clock.now();
             if !record.is_expired(now) {
-                self.shared.check_folder()?;
+                self.reader.check_folder()?;
                 return Ok(Stamped { now, value: Inserted::Exists(record) });
             }
         }
@@ -322,35 +325,35 @@ impl Store for DiskStore {
     }
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        self.shared.check_folder()?;
-        let value = self.shared.find(&id)?;
-        Ok(Stamped { now: self.shared.clock.now(), value })
+        self.reader.check_folder()?;
+        let value = self.reader.find(&id)?;
+        Ok(Stamped { now: self.reader.clock.now(), value })
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
-        self.shared.check()?;
+        self.reader.check()?;
         self.ask(|reply| WriterOp::Swap(Box::new((from, write)), reply)).await
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        self.aside(move |shared| shared.scan(&query)).await
+        self.aside(move |reader| reader.scan(&query)).await
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
-        self.shared.check()?;
+        self.reader.check()?;
         self.ask(|reply| WriterOp::Reap(limit, reply)).await
     }
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
-        self.shared.check()?;
+        self.reader.check()?;
         self.ask(WriterOp::Probe).await
     }
 
     async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        self.aside(move |shared| shared.latest(&query)).await
+        self.aside(move |reader| reader.latest(&query)).await
     }
 
     async fn census(&self) -> Result<Stamped<Census>, StoreError> {
-        Ok(Stamped { now: self.shared.clock.now(), value: self.shared.census()? })
+        Ok(Stamped { now: self.reader.clock.now(), value: self.reader.census()? })
     }
 }

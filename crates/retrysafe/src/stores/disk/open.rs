@@ -20,124 +20,128 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::time::Time;
 
 use super::StoreSettings;
+use super::append::{LogAppender, ReserveUse};
 use super::create::{STORE, create, remove_unfinished};
 use super::error::OpenError;
 use super::files::{StoreFile, StoreFolder};
 use super::format::{BATCH_BYTES, ENTRY_BYTES, EntryHeader, EntryPlace, PAGE};
 use super::index::{IndexEntry, ReapMark, RecordIndex, SHARDS, prefix_of};
-use super::log::{LogWriter, PendingBatch, ReserveUse};
+use super::ops::LogWriter;
 use super::read::LogReader;
-use super::recover::{FoundStore, LogEnd, Reader, check_finished, find};
+use super::recover::{FoundStore, LogEnd, LogVisitor, check_finished, find};
 use super::segments::{RingSegment, SegmentRing};
+use super::snapshot_taker::SnapshotTaker;
+use super::spares::SpareFiller;
+use super::tail::LogTail;
 
 /// How far the wall clock may be ahead of the store's mark. Longer than a store is out of use as a
 /// rule; a clock that is further ahead is rather wrong, and would expire everything.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-impl LogWriter {
-    /// Opens the store in a folder, or creates one if the folder is empty.
-    pub(crate) fn open(
-        folder: Arc<dyn StoreFolder>,
-        settings: StoreSettings,
-    ) -> Result<Self, OpenError> {
-        check_finished(&*folder)?;
-        Self::open_unfinished(folder, settings)
-    }
+/// Opens the store in a folder, or creates one if the folder is empty.
+pub(crate) fn open(
+    folder: Arc<dyn StoreFolder>,
+    settings: StoreSettings,
+) -> Result<LogWriter, OpenError> {
+    check_finished(&*folder)?;
+    open_unfinished(folder, settings)
+}
 
-    /// The same, also where not every key is in the folder yet: only for whoever puts them there.
-    pub(crate) fn open_unfinished(
-        folder: Arc<dyn StoreFolder>,
-        mut settings: StoreSettings,
-    ) -> Result<Self, OpenError> {
-        let names = folder.names().map_err(OpenError::io("list", "."))?;
-        if !names.iter().any(|name| name == STORE) {
-            create(&*folder, &names, &settings)?;
-        }
-        let found = find(&*folder)?;
-        settings.segment_bytes = found.store.segment_bytes;
-        let end = found.end()?;
-        check_clock(&settings, Time::from_ms(end.state.clock))?;
-        let mut builder = IndexBuilder { found: &found, index: RecordIndex::new() };
-        let replayed = found.read_log(&*folder, &end, &mut builder)?;
-        let index = builder.index;
-        // Everything is read and sound; from here on the folder may be changed.
-        let names = folder.names().map_err(OpenError::io("list", "."))?;
-        remove_unfinished(&*folder, &names)?;
-        folder.close_to_others().map_err(OpenError::io("protect", "."))?;
-        let mut log = found.into_log(folder, settings, &end, index);
-        log.snapshots.written(replayed);
-        log.take_over(&end)?;
-        Ok(log)
+/// The same, also where not every key is in the folder yet: only for whoever puts them there.
+pub(crate) fn open_unfinished(
+    folder: Arc<dyn StoreFolder>,
+    mut settings: StoreSettings,
+) -> Result<LogWriter, OpenError> {
+    let names = folder.names().map_err(OpenError::io("list", "."))?;
+    if !names.iter().any(|name| name == STORE) {
+        create(&*folder, &names, &settings)?;
     }
+    let found = find(&*folder)?;
+    settings.segment_bytes = found.store.segment_bytes;
+    let end = found.end()?;
+    check_clock(&settings, Time::from_ms(end.state.clock))?;
+    let mut builder = IndexBuilder { found: &found, index: RecordIndex::new() };
+    let replayed = found.read_log(&*folder, &end, &mut builder)?;
+    let index = builder.index;
+    // Everything is read and sound; from here on the folder may be changed.
+    let names = folder.names().map_err(OpenError::io("list", "."))?;
+    remove_unfinished(&*folder, &names)?;
+    folder.close_to_others().map_err(OpenError::io("protect", "."))?;
+    let spares = SpareFiller::new(Arc::clone(&folder), settings.segment_bytes, settings.inline);
+    let tail = tail_of(found, folder, &settings, &end, index);
+    let mut appender = LogAppender::new(tail, spares, replayed);
+    take_over(&mut appender, &end)?;
+    Ok(LogWriter::new(appender, SnapshotTaker::new(settings.inline)))
+}
 
-    /// Takes the store over: makes durable what was read, and makes unknown what was in progress,
-    /// for that has lost its owner. Durable before anybody is served, like the mark of the clock.
-    fn take_over(&mut self, end: &LogEnd) -> Result<(), OpenError> {
-        let flushed = self.folder.flush().and_then(|()| self.folder.flush_parents());
-        flushed.map_err(OpenError::io("flush", "."))?;
-        self.renew_header(end)?;
-        self.flush_segments()?;
-        self.renew_last(end)?;
-        for entry in self.shared.index.running(u64::MAX) {
-            // A record that cannot be read stays an error for its own key.
-            let Ok(record) = self.shared.read(&entry) else { continue };
-            let now = self.shared.clock.now();
-            let Decision::Write(write) = decide(Some(&record), &Event::OwnerGone, now) else {
-                continue;
-            };
-            let unknown = write.onto(&record, now, self.sequence + 1);
-            self.append(&unknown, record.version, ReserveUse::Usable).map_err(no_room)?;
-            self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
-            if self.is_batch_full() {
-                self.flush_opening()?;
-            }
-        }
-        self.batch.mark();
-        self.flush_opening()?;
-        self.keep_spares();
-        Ok(())
-    }
-
-    /// Writes the newest segment's header anew if it is in doubt. Nothing else stands in its page,
-    /// and nothing that is after it needs it: see [`FoundStore::end`].
-    fn renew_header(&mut self, end: &LogEnd) -> Result<(), OpenError> {
-        let Some((_, file)) = self.segments.newest().filter(|_| end.is_header_in_doubt) else {
-            return Ok(());
+/// Takes the store over: makes durable what was read, and makes unknown what was in progress, for
+/// that has lost its owner. Durable before anybody is served, like the mark of the clock.
+fn take_over(log: &mut LogAppender, end: &LogEnd) -> Result<(), OpenError> {
+    let folder = &log.reader.folder;
+    let flushed = folder.flush().and_then(|()| folder.flush_parents());
+    flushed.map_err(OpenError::io("flush", "."))?;
+    renew_header(&log.tail, end)?;
+    flush_segments(&log.tail)?;
+    renew_last(log, end)?;
+    for entry in log.reader.index.running(u64::MAX) {
+        // A record that cannot be read stays an error for its own key.
+        let Ok(record) = log.reader.read(&entry) else { continue };
+        let now = log.reader.clock.now();
+        let Decision::Write(write) = decide(Some(&record), &Event::OwnerGone, now) else {
+            continue;
         };
-        let mut page = vec![0; PAGE];
-        end.header.encode(&mut page);
-        file.write(&page, 0).map_err(OpenError::io("write to", "the log"))
-    }
-
-    /// Flushes every segment of the log: with [`Durability::Process`](super::Durability) the last
-    /// owner flushed none.
-    fn flush_segments(&self) -> Result<(), OpenError> {
-        let flushed = self.segments.in_use().try_for_each(|segment| segment.file.flush());
-        flushed.map_err(OpenError::io("flush", "the log"))
-    }
-
-    /// Puts what the last batch holds into the first of this owner.
-    fn renew_last(&mut self, end: &LogEnd) -> Result<(), OpenError> {
-        let Some((last, (_, file))) = end.last.zip(self.segments.newest()) else { return Ok(()) };
-        let mut body = vec![0; last.length as usize];
-        let at = u64::from(last.offset) + BATCH_BYTES as u64;
-        file.read(&mut body, at).map_err(OpenError::io("read", "the log"))?;
-        for (header, at) in last.entries(&body).flatten() {
-            let record = body.get(at..at + header.length as usize).unwrap_or_default();
-            self.append_copy(header, record).map_err(no_room)?;
+        let unknown = write.onto(&record, now, log.tail.sequence + 1);
+        log.append(&unknown, record.version, ReserveUse::Usable).map_err(no_room)?;
+        log.reader.abandoned.fetch_add(1, Ordering::Relaxed);
+        if log.is_batch_full() {
+            flush_opening(log)?;
         }
-        self.batch.renew_from(last.after);
-        Ok(())
     }
+    log.batch.mark();
+    flush_opening(log)?;
+    log.keep_spares();
+    Ok(())
+}
 
-    fn flush_opening(&mut self) -> Result<(), OpenError> {
-        let before = (self.generation, self.end);
-        self.flush();
-        match self.shared.failure.get() {
-            None if (self.generation, self.end) != before => Ok(()),
-            None => Err(OpenError::io("write to", "the log")(io::ErrorKind::StorageFull.into())),
-            Some(why) => Err(OpenError::io("write to", "the log")(io::Error::other(why.clone()))),
-        }
+/// Writes the newest segment's header anew if it is in doubt. Nothing else stands in its page, and
+/// nothing that is after it needs it: see [`FoundStore::end`].
+fn renew_header(tail: &LogTail, end: &LogEnd) -> Result<(), OpenError> {
+    let Some((_, file)) = tail.ring.newest().filter(|_| end.is_header_in_doubt) else {
+        return Ok(());
+    };
+    let mut page = vec![0; PAGE];
+    end.header.encode(&mut page);
+    file.write(&page, 0).map_err(OpenError::io("write to", "the log"))
+}
+
+/// Flushes every segment of the log: with [`Durability::Process`](super::Durability) the last owner
+/// flushed none.
+fn flush_segments(tail: &LogTail) -> Result<(), OpenError> {
+    let flushed = tail.ring.in_use().try_for_each(|segment| segment.file.flush());
+    flushed.map_err(OpenError::io("flush", "the log"))
+}
+
+/// Puts what the last batch holds into the first of this owner.
+fn renew_last(log: &mut LogAppender, end: &LogEnd) -> Result<(), OpenError> {
+    let Some((last, (_, file))) = end.last.zip(log.tail.ring.newest()) else { return Ok(()) };
+    let mut body = vec![0; last.length as usize];
+    let at = u64::from(last.offset) + BATCH_BYTES as u64;
+    file.read(&mut body, at).map_err(OpenError::io("read", "the log"))?;
+    for (header, at) in last.entries(&body).flatten() {
+        let record = body.get(at..at + header.length as usize).unwrap_or_default();
+        log.append_copy(header, record).map_err(no_room)?;
+    }
+    log.batch.renew_from(last.after);
+    Ok(())
+}
+
+fn flush_opening(log: &mut LogAppender) -> Result<(), OpenError> {
+    let before = (log.tail.generation, log.tail.end);
+    log.flush();
+    match log.reader.failure.get() {
+        None if (log.tail.generation, log.tail.end) != before => Ok(()),
+        None => Err(OpenError::io("write to", "the log")(io::ErrorKind::StorageFull.into())),
+        Some(why) => Err(OpenError::io("write to", "the log")(io::Error::other(why.clone()))),
     }
 }
 
@@ -163,7 +167,7 @@ struct IndexBuilder<'a> {
     index: RecordIndex,
 }
 
-impl Reader for IndexBuilder<'_> {
+impl LogVisitor for IndexBuilder<'_> {
     fn snapshot_entry(&mut self, entry: IndexEntry) {
         self.index.put(entry, 0);
     }
@@ -188,7 +192,7 @@ impl Reader for IndexBuilder<'_> {
         // bytes is the same id or, hardly ever, another one.
         let mut n = 0;
         while let Some(other) = self.index.nth(prefix, n) {
-            if self.found.id_of(&other).is_some_and(|other| other == id) {
+            if id_of(self.found, &other).is_some_and(|other| other == id) {
                 // A snapshot may be ahead of its position.
                 if other.version <= version {
                     self.index.put(entry, other.version);
@@ -201,62 +205,55 @@ impl Reader for IndexBuilder<'_> {
     }
 }
 
-impl FoundStore {
-    fn id_of(&self, entry: &IndexEntry) -> Option<Id> {
-        let file = self.files.get(usize::from(entry.slot))?;
-        let offset = entry.offset.checked_sub(ENTRY_BYTES as u32)?;
-        let mut bytes = [0; ENTRY_BYTES];
-        file.read(&mut bytes, u64::from(offset)).ok()?;
-        let generation = *self.generations.get(usize::from(entry.slot))?;
-        let place = EntryPlace { store: self.store.store, generation, offset };
-        EntryHeader::decode(&bytes, place).map(|header| header.id)
-    }
+/// The id that stands before an entry's record in the log, if that is intact.
+fn id_of(found: &FoundStore, entry: &IndexEntry) -> Option<Id> {
+    let file = found.files.get(usize::from(entry.slot))?;
+    let offset = entry.offset.checked_sub(ENTRY_BYTES as u32)?;
+    let mut bytes = [0; ENTRY_BYTES];
+    file.read(&mut bytes, u64::from(offset)).ok()?;
+    let generation = *found.generations.get(usize::from(entry.slot))?;
+    let place = EntryPlace { store: found.store.store, generation, offset };
+    EntryHeader::decode(&bytes, place).map(|header| header.id)
+}
 
-    fn into_log(
-        self,
-        folder: Arc<dyn StoreFolder>,
-        settings: StoreSettings,
-        end: &LogEnd,
-        index: RecordIndex,
-    ) -> LogWriter {
-        let mark = Time::from_ms(end.state.clock);
-        let clock = settings.clock.clone().starting_at_least(mark);
-        let with_generation = |(file, generation): (&Arc<dyn StoreFile>, &u64)| {
-            let stop = self.end_of_generation(*generation, end);
-            RingSegment::new(Arc::clone(file), *generation, stop)
-        };
-        let all = self.files.iter().zip(&self.generations).map(with_generation).collect();
-        let mut segments = SegmentRing::opened(all, end.state.oldest, end.oldest_for_sure);
-        for entry in (0..SHARDS).flat_map(|number| index.shard(number)) {
-            segments.gained(entry.slot, entry.length);
-        }
-        let shared = LogReader {
-            index,
-            clock,
-            folder: Arc::clone(&folder),
-            store: self.store.store,
-            files: RwLock::new(self.files),
-            generations: Mutex::new(self.generations),
-            failure: OnceLock::new(),
-            looked: Mutex::new(Instant::now()),
-            abandoned: AtomicUsize::new(0),
-        };
-        LogWriter {
-            shared: Arc::new(shared),
-            folder,
-            settings,
-            store: self.store.store,
-            segments,
-            generation: end.generation,
-            end: end.offset,
-            sequence: end.state.sequence,
-            reaped: end.state.reaped,
-            clock_mark: mark,
-            batch: PendingBatch::new(),
-            reaps: Default::default(),
-            cleaning: None,
-            snapshots: Default::default(),
-            copied: 0,
-        }
+/// The end of a log that was read, with what readers need of it.
+fn tail_of(
+    found: FoundStore,
+    folder: Arc<dyn StoreFolder>,
+    settings: &StoreSettings,
+    end: &LogEnd,
+    index: RecordIndex,
+) -> LogTail {
+    let mark = Time::from_ms(end.state.clock);
+    let with_generation = |(file, generation): (&Arc<dyn StoreFile>, &u64)| {
+        let stop = found.end_of_generation(*generation, end);
+        RingSegment::new(Arc::clone(file), *generation, stop)
+    };
+    let all = found.files.iter().zip(&found.generations).map(with_generation).collect();
+    let mut ring = SegmentRing::opened(all, end.state.oldest, end.oldest_for_sure);
+    for entry in (0..SHARDS).flat_map(|number| index.shard(number)) {
+        ring.gained(entry.slot, entry.length);
+    }
+    let reader = LogReader {
+        index,
+        clock: settings.clock.clone().starting_at_least(mark),
+        folder,
+        store: found.store.store,
+        files: RwLock::new(found.files),
+        generations: Mutex::new(found.generations),
+        failure: OnceLock::new(),
+        looked: Mutex::new(Instant::now()),
+        abandoned: AtomicUsize::new(0),
+    };
+    LogTail {
+        reader: Arc::new(reader),
+        ring,
+        segment_bytes: settings.segment_bytes,
+        durability: settings.durability,
+        generation: end.generation,
+        end: end.offset,
+        sequence: end.state.sequence,
+        reaped: end.state.reaped,
+        clock_mark: mark,
     }
 }

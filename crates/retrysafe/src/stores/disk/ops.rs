@@ -5,13 +5,21 @@
 //! one version the second loses. Whoever learns of something that is not durable yet is answered
 //! after the flush, too.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
 
-use super::index::{ReapMark, prefix_of};
-use super::log::{Answer, LogWriter, Reply, ReserveUse};
+use super::append::{LogAppender, ReserveUse};
+use super::clean::SegmentCleaner;
+use super::index::{IndexEntry, ReapMark, prefix_of};
+use super::pending::{PendingAnswer, Reply};
+use super::read::LogReader;
+use super::snapshot_taker::SnapshotTaker;
+#[cfg(test)]
+use super::tail::LogTail;
 
 /// How many records are reaped between two batches: a fraction of a millisecond, so that nobody
 /// waits for the reaper.
@@ -32,6 +40,17 @@ pub(crate) enum WriterOp {
     Close,
 }
 
+/// The writer's side of the store: does one thing after the other.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    /// What readers share with the writer.
+    pub(crate) reader: Arc<LogReader>,
+    appender: LogAppender,
+    cleaner: SegmentCleaner,
+    snapshots: SnapshotTaker,
+    reaps: VecDeque<PendingReap>,
+}
+
 /// A reap that goes on from batch to batch.
 #[derive(Debug)]
 pub(crate) struct PendingReap {
@@ -41,6 +60,33 @@ pub(crate) struct PendingReap {
 }
 
 impl LogWriter {
+    pub(crate) fn new(appender: LogAppender, snapshots: SnapshotTaker) -> Self {
+        Self {
+            reader: Arc::clone(&appender.reader),
+            appender,
+            snapshots,
+            cleaner: SegmentCleaner::default(),
+            reaps: VecDeque::new(),
+        }
+    }
+
+    /// The end of the log.
+    #[cfg(test)]
+    pub(crate) fn tail(&self) -> &LogTail {
+        &self.appender.tail
+    }
+
+    /// How many entries were copied forward.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> u64 {
+        self.appender.copied()
+    }
+
+    /// Whoever adds entries past the questions and answers: the salvage.
+    pub(crate) fn appender(&mut self) -> &mut LogAppender {
+        &mut self.appender
+    }
+
     /// Does what is asked, durably, and answers.
     pub(crate) fn commit(&mut self, ops: impl IntoIterator<Item = WriterOp>) {
         for op in ops {
@@ -53,15 +99,15 @@ impl LogWriter {
                     self.reaps.push_back(PendingReap { left, done: 0, reply })
                 }
             }
-            if self.is_batch_full() {
-                self.flush();
+            if self.appender.is_batch_full() {
+                self.appender.flush();
             }
         }
         self.reap();
-        self.clean();
-        self.flush();
-        self.keep_spares();
-        self.keep_snapshot();
+        self.cleaner.step(&mut self.appender);
+        self.appender.flush();
+        self.appender.keep_spares();
+        self.snapshots.keep(&self.appender.tail, self.appender.written());
     }
 
     /// Whether there is something to go on with though nobody asks for anything.
@@ -70,59 +116,62 @@ impl LogWriter {
     }
 
     fn insert(&mut self, first: &First, reply: Reply<Inserted>) {
-        if let Err(error) = self.shared.check() {
+        if let Err(error) = self.reader.check() {
             return drop(reply.send(Err(error)));
         }
-        let now = self.shared.clock.now();
-        let (current, is_durable) = match self.pending(&first.id) {
+        let now = self.reader.clock.now();
+        let (current, is_durable) = match self.appender.batch.record(&first.id) {
             Some(record) => (Ok(Some(record.clone())), false),
-            None => (self.shared.find(&first.id), true),
+            None => (self.reader.find(&first.id), true),
         };
         let previous = match current {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(Some(record)) if !record.is_expired(now) => {
                 let answer = Stamped { now, value: Inserted::Exists(record) };
                 if is_durable {
-                    let present = self.shared.check_folder();
+                    let present = self.reader.check_folder();
                     drop(reply.send(present.map(|()| answer)));
                 } else {
-                    self.batch.answer(Answer::Inserted(reply, answer));
+                    self.appender.batch.answer(PendingAnswer::Inserted(reply, answer));
                 }
                 return;
             }
             Ok(expired) => expired.map_or(0, |record| record.version),
         };
-        let record = first.record(now, self.sequence + 1);
-        match self.append(&record, previous, ReserveUse::Kept) {
+        let record = first.record(now, self.appender.tail.sequence + 1);
+        match self.appender.append(&record, previous, ReserveUse::Kept) {
             Err(error) => drop(reply.send(Err(error))),
             Ok(()) => {
                 let answer = Stamped { now, value: Inserted::New(record) };
-                self.batch.answer(Answer::Inserted(reply, answer));
+                self.appender.batch.answer(PendingAnswer::Inserted(reply, answer));
             }
         }
     }
 
     fn swap(&mut self, from: &Record, write: &Write, reply: Reply<Swapped>) {
-        if let Err(error) = self.shared.check() {
+        if let Err(error) = self.reader.check() {
             return drop(reply.send(Err(error)));
         }
-        let now = self.shared.clock.now();
-        if let Some(record) = self.pending(&from.id) {
+        let now = self.reader.clock.now();
+        if let Some(record) = self.appender.batch.record(&from.id) {
             // The batch changes it, so the version that was read is not the current one.
             let value = Swapped::Lost(Some(record.clone()));
-            return self.batch.answer(Answer::Swapped(reply, Stamped { now, value }));
+            return self
+                .appender
+                .batch
+                .answer(PendingAnswer::Swapped(reply, Stamped { now, value }));
         }
-        if self.shared.index.get(prefix_of(&from.id), from.version).is_none() {
-            let current = self.shared.check_folder().and_then(|()| self.shared.find(&from.id));
+        if self.reader.index.get(prefix_of(&from.id), from.version).is_none() {
+            let current = self.reader.check_folder().and_then(|()| self.reader.find(&from.id));
             let lost = current.map(|record| Stamped { now, value: Swapped::Lost(record) });
             return drop(reply.send(lost));
         }
-        let record = write.onto(from, now, self.sequence + 1);
-        match self.append(&record, from.version, ReserveUse::Usable) {
+        let record = write.onto(from, now, self.appender.tail.sequence + 1);
+        match self.appender.append(&record, from.version, ReserveUse::Usable) {
             Err(error) => drop(reply.send(Err(error))),
             Ok(()) => {
                 let answer = Stamped { now, value: Swapped::Done(record) };
-                self.batch.answer(Answer::Swapped(reply, answer));
+                self.appender.batch.answer(PendingAnswer::Swapped(reply, answer));
             }
         }
     }
@@ -130,13 +179,13 @@ impl LogWriter {
     /// Finds out whether a begin would be durable: whether there is room for one, and whether what is
     /// written now, a header without entries, is flushed.
     fn probe(&mut self, reply: Reply<()>) {
-        let room = self.shared.check().and_then(|()| self.room_for_a_begin());
+        let room = self.reader.check().and_then(|()| self.appender.find_room_for_a_begin());
         if let Err(error) = room {
             return drop(reply.send(Err(error)));
         }
-        let now = self.shared.clock.now();
-        self.batch.mark();
-        self.batch.answer(Answer::Probed(reply, Stamped { now, value: () }));
+        let now = self.reader.clock.now();
+        self.appender.batch.mark();
+        self.appender.batch.answer(PendingAnswer::Probed(reply, Stamped { now, value: () }));
     }
 
     /// Goes on with the first reap in the queue.
@@ -147,20 +196,20 @@ impl LogWriter {
     /// log is given up from its old end only.
     fn reap(&mut self) {
         let Some(mut reaping) = self.reaps.pop_front() else { return };
-        if let Err(error) = self.shared.check() {
+        if let Err(error) = self.reader.check() {
             return drop(reaping.reply.send(Err(error)));
         }
-        let now = self.shared.clock.now();
+        let now = self.reader.clock.now();
         let step = reaping.left.min(REAP_STEP);
-        let segments = &mut self.segments;
-        let index = &self.shared.index;
+        let tail = &mut self.appender.tail;
         let until = ReapMark { due: now.as_ms(), version: u64::MAX };
-        let (done, last) = index.reap(until, step, |entry| segments.lost(entry.slot, entry.length));
+        let gone = |entry: IndexEntry| tail.ring.lost(entry.slot, entry.length);
+        let (done, last) = self.reader.index.reap(until, step, gone);
         if let Some(last) = last {
-            self.reaped = last;
+            tail.reaped = last;
         }
-        if last.is_some() || self.clock_mark.until(now) > CLOCK_MARK_AGE_MAX {
-            self.batch.mark();
+        if last.is_some() || tail.clock_mark.until(now) > CLOCK_MARK_AGE_MAX {
+            self.appender.batch.mark();
         }
         reaping.done += done;
         reaping.left -= done;
@@ -169,14 +218,25 @@ impl LogWriter {
             return;
         }
         let answer = Stamped { now, value: reaping.done };
-        self.batch.answer(Answer::Reaped(reaping.reply, answer));
+        self.appender.batch.answer(PendingAnswer::Reaped(reaping.reply, answer));
     }
 
-    /// Refuses what is still waiting when the writer ends.
-    pub(crate) fn refuse_rest(&mut self) {
+    /// Waits for whatever runs beside the writer.
+    pub(crate) fn await_threads(&mut self) {
+        self.appender.await_spare();
+        self.snapshots.wait();
+    }
+
+    /// Ends the log in good order. The mark that comes last covers the last batch: from now on
+    /// damage to it is not taken for a write that a crash has torn.
+    pub(crate) fn close(&mut self) {
         for reaping in self.reaps.drain(..) {
             let closed = StoreError::not_applied(StoreErrorKind::Unavailable);
             drop(reaping.reply.send(Err(closed)));
         }
+        self.appender.batch.mark();
+        self.appender.flush();
+        self.await_threads();
+        self.snapshots.take_last(&self.appender.tail);
     }
 }

@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::io;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -102,6 +102,26 @@ impl LogReader {
         Ok(())
     }
 
+    /// Lets records be read from a segment that was added.
+    pub(crate) fn add_segment(&self, file: Arc<dyn StoreFile>) {
+        self.files.write().unwrap_or_else(PoisonError::into_inner).push(file);
+    }
+
+    /// Notes that a segment is used anew.
+    pub(crate) fn set_generation(&self, slot: u16, generation: u64) {
+        let mut generations = self.generations();
+        let count = generations.len().max(usize::from(slot) + 1);
+        generations.resize(count, 0);
+        if let Some(place) = generations.get_mut(usize::from(slot)) {
+            *place = generation;
+        }
+    }
+
+    /// The generation of each segment, by slot; zero, or none, if it was never in use.
+    pub(crate) fn generations(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// From here on everything is refused.
     pub(crate) fn fail(&self, why: String) {
         tracing::error!(why, "the disk store has failed and refuses everything");
@@ -158,8 +178,7 @@ impl LogReader {
         let mut bytes = [0; ENTRY_BYTES];
         let offset = entry.offset.checked_sub(ENTRY_BYTES as u32)?;
         self.read_at(entry.slot, u64::from(offset), &mut bytes).ok()?;
-        let generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let generation = *generations.get(usize::from(entry.slot))?;
+        let generation = *self.generations().get(usize::from(entry.slot))?;
         EntryHeader::decode(&bytes, EntryPlace { store: self.store, generation, offset })
     }
 

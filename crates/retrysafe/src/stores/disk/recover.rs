@@ -65,7 +65,7 @@ pub(crate) struct LogEnd {
 }
 
 /// Whoever is shown the log, in order.
-pub(crate) trait Reader {
+pub(crate) trait LogVisitor {
     /// An entry of the snapshot, with which the log begins.
     fn snapshot_entry(&mut self, entry: IndexEntry);
     /// The snapshot turned out not to verify: everything it has shown is void.
@@ -289,10 +289,10 @@ impl FoundStore {
         &self,
         folder: &dyn StoreFolder,
         end: &LogEnd,
-        reader: &mut impl Reader,
+        visitor: &mut impl LogVisitor,
     ) -> Result<u64, OpenError> {
-        let from = self.read_snapshot(folder, end, reader)?;
-        self.read_batches(end, from, reader)
+        let from = self.read_snapshot(folder, end, visitor)?;
+        self.read_batches(end, from, visitor)
     }
 
     /// Where the log begins.
@@ -309,7 +309,7 @@ impl FoundStore {
         &self,
         end: &LogEnd,
         from: LogPosition,
-        reader: &mut impl Reader,
+        visitor: &mut impl LogVisitor,
     ) -> Result<u64, OpenError> {
         let (mut bytes, mut reaped) = (0, from.reaped);
         for generation in end.state.oldest.max(1)..=end.generation {
@@ -319,7 +319,7 @@ impl FoundStore {
             }
             let start = if generation == from.generation { from.offset } else { PAGE as u32 };
             let stop = self.end_of_generation(generation, end);
-            self.read_segment(place, slot as u16, start..stop, &mut reaped, reader)
+            self.read_segment(place, slot as u16, start..stop, &mut reaped, visitor)
                 .map_err(|error| error.in_file(slot))?;
             bytes += u64::from(stop.saturating_sub(start));
         }
@@ -340,7 +340,7 @@ impl FoundStore {
         slot: u16,
         range: Range<u32>,
         reaped: &mut ReapMark,
-        reader: &mut impl Reader,
+        visitor: &mut impl LogVisitor,
     ) -> Result<(), OpenError> {
         let mut body = Vec::new();
         let mut at = range.start;
@@ -354,13 +354,13 @@ impl FoundStore {
             // What was reaped with this batch was there before its entries were.
             if batch.state.reaped != *reaped {
                 *reaped = batch.state.reaped;
-                reader.reaped(*reaped);
+                visitor.reaped(*reaped);
             }
             for found in batch.entries(&body) {
                 let (header, record) = found.ok_or_else(damaged)?;
                 let stands = batch.offset + (BATCH_BYTES + record) as u32;
                 let bytes = body.get(record..record + header.length as usize).unwrap_or_default();
-                reader.entry(&header, slot, stands, bytes);
+                visitor.entry(&header, slot, stands, bytes);
             }
             at = batch.end();
         }
@@ -372,7 +372,7 @@ impl FoundStore {
         &self,
         folder: &dyn StoreFolder,
         end: &LogEnd,
-        reader: &mut impl Reader,
+        visitor: &mut impl LogVisitor,
     ) -> Result<LogPosition, OpenError> {
         let Ok(file) = folder.open(snapshot::NAME) else { return Ok(self.beginning(end)) };
         let slot_of = |generation: u64| {
@@ -381,11 +381,11 @@ impl FoundStore {
             Some(*slot as u16)
         };
         let read = snapshot::read(&*file, self.store.store, slot_of, |entry| {
-            reader.snapshot_entry(entry);
+            visitor.snapshot_entry(entry);
         });
         let Some(position) = read.map_err(OpenError::io("read", snapshot::NAME))? else {
             tracing::warn!("the snapshot of the disk store's index is damaged; reading the log");
-            reader.forget_snapshot();
+            visitor.forget_snapshot();
             return Ok(self.beginning(end));
         };
         if (position.generation, position.offset) > (end.generation, end.offset) {

@@ -20,14 +20,14 @@ use retrysafe_core::scope::{Id, Scope};
 use retrysafe_core::store::StoreError;
 use retrysafe_core::time::Time;
 
+use super::append::{LogAppender, ReserveUse};
 use super::create::{STORE, UNFINISHED, check_vacant};
 use super::doctor::is_intact;
 use super::error::OpenError;
 use super::files::StoreFolder;
 use super::folder::LockedFolder;
 use super::format::{ENTRY_BYTES, EntryHeader};
-use super::log::{LogWriter, ReserveUse};
-use super::open::check_clock;
+use super::open::{check_clock, open_unfinished};
 use super::recover::check_finished;
 use super::segments::name_of;
 use super::survey::{StoreSurvey, SurveyPart};
@@ -144,25 +144,25 @@ pub(crate) fn salvage_to(
     }
     let (mut seen, unreadable) = collect(survey);
     begin_in(&*new, &names).map_err(SalvageError::To)?;
-    let mut log =
-        LogWriter::open_unfinished(Arc::clone(&new), settings).map_err(SalvageError::To)?;
+    let mut log = open_unfinished(Arc::clone(&new), settings).map_err(SalvageError::To)?;
     if !unreadable.is_empty() {
-        collect_given_up(survey, &mut seen, log.shared.clock.now());
+        collect_given_up(survey, &mut seen, log.reader.clock.now());
     }
-    log.sequence = sequence_after(survey, &seen);
+    log.appender().tail.sequence = sequence_after(survey, &seen);
     let mut salvage = SalvageReport { unreadable, ..SalvageReport::default() };
     let mut all: Vec<(Id, SeenKey)> = seen.into_iter().collect();
     all.sort_unstable_by_key(|(_, seen)| (seen.latest.segment, seen.latest.at));
     for (id, seen) in all {
-        save(survey, &mut log, id, &seen, &mut salvage).map_err(SalvageError::Write)?;
+        let log = log.appender();
+        save(survey, log, id, &seen, &mut salvage).map_err(SalvageError::Write)?;
         if log.is_batch_full() {
             log.flush();
-            log.shared.check().map_err(SalvageError::Write)?;
+            log.reader.check().map_err(SalvageError::Write)?;
         }
     }
     salvage.held.sort_unstable_by_key(|held| held.id);
     log.close();
-    log.shared.check_folder().map_err(SalvageError::Write)?;
+    log.reader.check_folder().map_err(SalvageError::Write)?;
     end_in(&*new).map_err(SalvageError::To)?;
     Ok(salvage)
 }
@@ -288,7 +288,7 @@ fn sequence_after(survey: &StoreSurvey, seen: &HashMap<Id, SeenKey>) -> u64 {
 /// Writes one id to the new store, as it was or as unknown.
 fn save(
     survey: &StoreSurvey,
-    log: &mut LogWriter,
+    log: &mut LogAppender,
     id: Id,
     seen: &SeenKey,
     salvage: &mut SalvageReport,
@@ -317,7 +317,7 @@ fn save(
         }
         DAMAGED
     };
-    let now = log.shared.clock.now();
+    let now = log.reader.clock.now();
     let best = Some(latest).filter(|latest| latest.is_intact);
     let known = best
         .and_then(|best| read(survey, &best))
@@ -331,7 +331,7 @@ fn save(
         what: Some(Happened::Doubted(doubt)),
         ttl: None,
     };
-    log.append(&hold.onto(&known, now, log.sequence + 1), 0, ReserveUse::Usable)?;
+    log.append(&hold.onto(&known, now, log.tail.sequence + 1), 0, ReserveUse::Usable)?;
     salvage.held.push(HeldKey { id, why });
     Ok(())
 }

@@ -10,28 +10,10 @@
 //! that only the last batch of a store has given up which is being opened.
 
 use std::collections::VecDeque;
-use std::io;
-use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use super::files::{StoreFile, StoreFolder};
+use super::files::StoreFile;
 use super::format::ENTRY_BYTES;
-use super::log::{LogWriter, is_full};
-
-/// How many spares a running store keeps ready: one for settling on a full disk, and one to turn to
-/// while the next is being filled.
-const SPARES_READY: usize = 2;
-
-/// How long a full disk is left alone before another segment is tried. A try fills what is left of
-/// the disk and gives it back, which others on it would notice.
-const FULL_PAUSE: Duration = Duration::from_millis(500);
-
-/// How many segments there may be: their number takes two bytes in the index.
-const SLOTS_MAX: usize = 1 << 16;
-
-/// How many bytes are filled with one call.
-const FILL_BYTES: usize = 1 << 20;
 
 /// All segments.
 #[derive(Debug, Default)]
@@ -42,10 +24,6 @@ pub(crate) struct SegmentRing {
     /// loss would be noticed.
     spare: VecDeque<u16>,
     freed: Vec<u16>,
-    filling: Option<JoinHandle<io::Result<Arc<dyn StoreFile>>>>,
-    paused_until: Option<Instant>,
-    /// Whether the last attempt to add a segment failed.
-    is_short: bool,
 }
 
 /// One segment.
@@ -69,37 +47,6 @@ pub(crate) fn name_of(slot: usize) -> String {
 pub(crate) fn is_segment(name: &str) -> bool {
     let slot = name.strip_prefix("segment-").and_then(|digits| digits.parse().ok());
     slot.is_some_and(|slot| name_of(slot) == name)
-}
-
-/// Creates a segment's file, full of zeros, and makes it durable under its name.
-pub(crate) fn fill(
-    folder: &dyn StoreFolder,
-    slot: usize,
-    bytes: u32,
-) -> io::Result<Arc<dyn StoreFile>> {
-    let (name, new) = (name_of(slot), format!("{}.new", name_of(slot)));
-    let filled = fill_file(folder, &new, bytes);
-    if filled.is_err() {
-        // Whatever was filled is given back; a name that stays is removed by the next opening.
-        let _ = folder.remove(&new);
-    }
-    let file = filled?;
-    folder.rename(&new, &name)?;
-    folder.flush()?;
-    Ok(file)
-}
-
-fn fill_file(folder: &dyn StoreFolder, name: &str, bytes: u32) -> io::Result<Arc<dyn StoreFile>> {
-    let file = folder.create(name)?;
-    let zeros = vec![0; FILL_BYTES.min(bytes as usize)];
-    let mut at = 0;
-    while at < u64::from(bytes) {
-        let length = zeros.len().min((u64::from(bytes) - at) as usize);
-        file.write(zeros.get(..length).unwrap_or_default(), at)?;
-        at += length as u64;
-    }
-    file.flush()?;
-    Ok(file)
 }
 
 impl RingSegment {
@@ -139,9 +86,15 @@ impl SegmentRing {
         !self.freed.is_empty()
     }
 
-    /// Whether there is no room on the disk for more.
-    pub(crate) fn is_short(&self) -> bool {
-        self.is_short
+    /// How many may be written now or after the next flush.
+    pub(crate) fn spares_soon(&self) -> usize {
+        self.spare.len() + self.freed.len()
+    }
+
+    /// Adds a segment that was filled, as a spare.
+    pub(crate) fn add(&mut self, file: Arc<dyn StoreFile>) {
+        self.spare.push_back(self.all.len() as u16);
+        self.all.push(RingSegment::new(file, 0, 0));
     }
 
     /// How many there are.
@@ -202,9 +155,11 @@ impl SegmentRing {
         self.in_use.push_back(slot);
     }
 
-    /// Gives up the oldest segment, which must hold nothing current.
-    pub(crate) fn free_front(&mut self) {
-        self.freed.extend(self.in_use.pop_front());
+    /// Gives up the oldest segments that hold nothing current.
+    pub(crate) fn release(&mut self) {
+        while self.front().is_some_and(|(_, _, live)| live == 0) {
+            self.freed.extend(self.in_use.pop_front());
+        }
     }
 
     /// Makes spares of what was given up before the last flush.
@@ -232,86 +187,4 @@ impl SegmentRing {
 /// What a record of this length takes in its segment.
 fn cost(record: u32) -> u64 {
     ENTRY_BYTES as u64 + u64::from(record)
-}
-
-impl LogWriter {
-    /// Keeps spares ready, beside the writer where there is a thread for it.
-    pub(crate) fn keep_spares(&mut self) {
-        if self.segments.filling.as_ref().is_some_and(JoinHandle::is_finished) {
-            self.await_filling();
-        }
-        if self.settings.inline {
-            self.make_room(1);
-        } else if self.segments.spares() + self.segments.freed.len() < SPARES_READY {
-            self.start_filling();
-        }
-    }
-
-    /// Waits until there are so many spares, or says that there is no room for them.
-    pub(crate) fn make_room(&mut self, spares: usize) -> bool {
-        while self.segments.spares() < spares {
-            let before = self.segments.spares();
-            self.start_filling();
-            self.await_filling();
-            if self.segments.spares() == before {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn start_filling(&mut self) {
-        let paused = self.segments.paused_until.is_some_and(|until| Instant::now() < until);
-        let slot = self.segments.all.len();
-        if paused || self.segments.filling.is_some() || slot >= SLOTS_MAX {
-            return;
-        }
-        let (folder, bytes) = (Arc::clone(&self.folder), self.settings.segment_bytes);
-        if self.settings.inline {
-            let filled = fill(&*folder, slot, bytes);
-            self.filled(filled);
-            return;
-        }
-        let thread = std::thread::Builder::new().name("retrysafe-fill".into());
-        match thread.spawn(move || fill(&*folder, slot, bytes)) {
-            Ok(filling) => self.segments.filling = Some(filling),
-            Err(error) => self.filled(Err(error)),
-        }
-    }
-
-    /// Waits for a segment that is being filled, if there is one.
-    fn await_filling(&mut self) {
-        if let Some(filling) = self.segments.filling.take() {
-            let panicked = |_| Err(io::Error::other("the thread that fills segments panicked"));
-            let filled = filling.join().unwrap_or_else(panicked);
-            self.filled(filled);
-        }
-    }
-
-    fn filled(&mut self, filled: io::Result<Arc<dyn StoreFile>>) {
-        match filled {
-            Ok(file) => {
-                self.segments.is_short = false;
-                self.segments.paused_until = None;
-                self.segments.spare.push_back(self.segments.all.len() as u16);
-                self.segments.all.push(RingSegment::new(Arc::clone(&file), 0, 0));
-                let mut files = self.shared.files.write().unwrap_or_else(PoisonError::into_inner);
-                files.push(file);
-            }
-            Err(error) => {
-                let full = is_full(&error);
-                tracing::warn!(%error, full, "the disk store could not add a segment");
-                self.segments.is_short = true;
-                if !self.settings.inline {
-                    self.segments.paused_until = Some(Instant::now() + FULL_PAUSE);
-                }
-            }
-        }
-    }
-
-    /// Waits for whatever runs beside the writer.
-    pub(crate) fn await_threads(&mut self) {
-        self.await_filling();
-        self.snapshots.wait();
-    }
 }

@@ -1,33 +1,28 @@
 //! How is a large store opened quickly?
 //!
-//! From time to time, and when the store is closed, the index is written to a file with the position
-//! in the log at which that began. Opening reads it and replays the log from there. A snapshot that
-//! is missing or damaged costs time only: the whole log is read instead.
+//! By a file that holds the index, with the position in the log at which the writing of the file began.
+//! Opening reads it and replays the log from there. A snapshot that is missing or damaged costs time
+//! only: the whole log is read instead.
 //!
 //! The snapshot is taken beside the writer, shard by shard, so it may hold changes that are later
 //! than its position. The replay meets those again and leaves them as they are.
 
 use std::io;
-use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
 
-use super::Durability;
 use super::files::{StoreFile, StoreFolder};
 use super::format::{put, standing_byte, standing_of, u32_at, u64_at};
 use super::index::{IndexEntry, ReapMark, SHARDS};
-use super::log::LogWriter;
 use super::read::LogReader;
 
 pub(crate) const NAME: &str = "snapshot";
-const NEW: &str = "snapshot.new";
+/// What it is called until it is whole.
+pub(crate) const NEW: &str = "snapshot.new";
 
 const MAGIC: &[u8; 8] = b"RSS1\0\0\0\0";
 const HEADER: usize = 48;
-const ENTRY: usize = 40;
+/// How many bytes an entry takes.
+pub(crate) const ENTRY: usize = 40;
 const TRAILER: usize = 8;
-
-/// How many segments are written between two snapshots, at least.
-const SEGMENTS_BETWEEN: u64 = 4;
 
 /// How many bytes are read or written with one call: a whole number of entries.
 const CHUNK: usize = ENTRY * 16_384;
@@ -41,82 +36,10 @@ pub(crate) struct LogPosition {
     pub(crate) reaped: ReapMark,
 }
 
-/// When snapshots are taken.
-#[derive(Debug, Default)]
-pub(crate) struct SnapshotTaker {
-    /// How many bytes of log there are since the last one.
-    since: u64,
-    taking: Option<JoinHandle<()>>,
-}
-
-impl SnapshotTaker {
-    pub(crate) fn written(&mut self, bytes: u64) {
-        self.since += bytes;
-    }
-
-    pub(crate) fn wait(&mut self) {
-        if let Some(taking) = self.taking.take() {
-            // Its failure was reported by itself, and costs nothing but time.
-            let _ = taking.join();
-        }
-    }
-}
-
-impl LogWriter {
-    /// Takes a snapshot if the log has grown enough: by several segments, and by more than the
-    /// snapshot itself would be.
-    pub(crate) fn keep_snapshot(&mut self) {
-        let segments = u64::from(self.settings.segment_bytes) * SEGMENTS_BETWEEN;
-        let itself = (self.shared.index.len() * ENTRY * 2) as u64;
-        let is_taking = self.snapshots.taking.as_ref().is_some_and(|taking| !taking.is_finished());
-        let has_failed = self.shared.failure.get().is_some();
-        if self.snapshots.since < segments.max(itself) || is_taking || has_failed {
-            return;
-        }
-        self.snapshots.wait();
-        self.snapshots.since = 0;
-        let Some(job) = self.snapshot_job() else { return };
-        if self.settings.inline {
-            job();
-        } else {
-            let thread = std::thread::Builder::new().name("retrysafe-snapshot".into());
-            self.snapshots.taking = thread.spawn(job).ok();
-        }
-    }
-
-    /// Takes a snapshot now, for the next opening.
-    pub(crate) fn last_snapshot(&mut self) {
-        self.snapshots.wait();
-        if self.shared.failure.get().is_none()
-            && let Some(job) = self.snapshot_job()
-        {
-            job();
-        }
-    }
-
-    /// The work of taking a snapshot of the log as it is now, to be done here or beside the writer.
-    pub(crate) fn snapshot_job(&self) -> Option<impl FnOnce() + Send + 'static> {
-        let (folder, shared, store) =
-            (Arc::clone(&self.folder), Arc::clone(&self.shared), self.store);
-        let (generation, offset) = (self.generation, self.end);
-        let position = LogPosition { generation, offset, reaped: self.reaped };
-        if self.settings.durability == Durability::Process {
-            // The snapshot is durable, so what it speaks of must be.
-            self.segments.newest()?.1.flush().ok()?;
-        }
-        Some(move || {
-            if let Err(error) = take(&*folder, &shared, store, position) {
-                tracing::warn!(%error, "the disk store could not take a snapshot of its index");
-                let _ = folder.remove(NEW);
-            }
-        })
-    }
-}
-
-fn take(
+/// Writes a snapshot of the index as it is now, for a log that ends at a position.
+pub(crate) fn take(
     folder: &dyn StoreFolder,
-    shared: &LogReader,
-    store: u64,
+    reader: &LogReader,
     position: LogPosition,
 ) -> io::Result<()> {
     let file = folder.create(NEW)?;
@@ -124,14 +47,14 @@ fn take(
         SnapshotOutput { file: &*file, at: 0, bytes: Vec::with_capacity(CHUNK), checksum: 0 };
     let mut header = [0; HEADER];
     put(&mut header, 0, MAGIC);
-    put(&mut header, 8, &store.to_le_bytes());
+    put(&mut header, 8, &reader.store.to_le_bytes());
     put(&mut header, 16, &position.generation.to_le_bytes());
     put(&mut header, 24, &position.offset.to_le_bytes());
     put(&mut header, 32, &position.reaped.due.to_le_bytes());
     put(&mut header, 40, &position.reaped.version.to_le_bytes());
     out.put(&header)?;
     for number in 0..SHARDS {
-        for (entry, generation) in shard(shared, number) {
+        for (entry, generation) in shard(reader, number) {
             let mut bytes = [0; ENTRY];
             put(&mut bytes, 0, &entry.prefix.to_le_bytes());
             put(&mut bytes, 8, &entry.version.to_le_bytes());
@@ -152,12 +75,11 @@ fn take(
 
 /// The entries of a shard with their segments' generations. A segment that is taken into use
 /// meanwhile would give an entry the wrong one, so the shard is then read again.
-fn shard(shared: &LogReader, number: usize) -> Vec<(IndexEntry, u64)> {
-    let generations = || shared.generations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+fn shard(reader: &LogReader, number: usize) -> Vec<(IndexEntry, u64)> {
     loop {
-        let before = generations();
-        let entries = shared.index.shard(number);
-        if generations() == before {
+        let before = reader.generations().clone();
+        let entries = reader.index.shard(number);
+        if *reader.generations() == before {
             let generation = |entry: &IndexEntry| before.get(usize::from(entry.slot)).copied();
             return entries
                 .into_iter()

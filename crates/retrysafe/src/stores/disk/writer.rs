@@ -10,8 +10,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 
-use super::log::LogWriter;
-use super::ops::WriterOp;
+use super::ops::{LogWriter, WriterOp};
 
 /// How many operations wait for the writer at most. Whoever comes later waits for a place, so that
 /// a slow disk does not fill the memory.
@@ -46,16 +45,4 @@ fn run(mut log: LogWriter, mut queue: mpsc::Receiver<WriterOp>, is_closing: &Ato
         log.commit(ops.drain(..));
     }
     log.close();
-}
-
-impl LogWriter {
-    /// Ends the log in good order. The mark that comes last covers the last batch: from now on
-    /// damage to it is not taken for a write that a crash has torn.
-    pub(crate) fn close(&mut self) {
-        self.refuse_rest();
-        self.batch.mark();
-        self.flush();
-        self.await_threads();
-        self.last_snapshot();
-    }
 }

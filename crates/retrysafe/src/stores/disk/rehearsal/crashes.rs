@@ -9,8 +9,9 @@ use tokio::sync::oneshot;
 
 use super::super::doctor::examine;
 use super::super::index::SHARDS;
-use super::super::log::LogWriter;
-use super::super::ops::WriterOp;
+use super::super::open::open as open_store;
+use super::super::ops::{LogWriter, WriterOp};
+use super::super::snapshot_taker;
 use super::folder::{Call, Disk, Image, TestFolder};
 use super::mixes::{MIXES, Mix, script};
 use super::script::{Dice, Known, Model, Run, START, check, first, settings};
@@ -83,23 +84,23 @@ impl std::ops::AddAssign for Tried {
 fn open(folder: &TestFolder) -> LogWriter {
     // The wall clock has gone back to the beginning: only the mark can help.
     let (clock, _) = Clock::manual(START);
-    LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
+    open_store(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// All that a store shows.
 fn shown(log: &LogWriter) -> Model {
-    let entries = (0..SHARDS).flat_map(|number| log.shared.index.shard(number));
-    let records = entries.map(|entry| log.shared.read(&entry).unwrap());
+    let entries = (0..SHARDS).flat_map(|number| log.reader.index.shard(number));
+    let records = entries.map(|entry| log.reader.read(&entry).unwrap());
     records.map(|record| (record.id, record)).collect()
 }
 
 /// Opens an image and compares it with what was known.
 pub(super) fn judge(image: Image, was: &Known, would_be: &Known) {
     let mut log = open(&TestFolder::of(image));
-    let shared = Arc::clone(&log.shared);
-    assert!(shared.clock.now() >= was.marked, "the clock went back");
+    let reader = Arc::clone(&log.reader);
+    assert!(reader.clock.now() >= was.marked, "the clock went back");
     for id in would_be.model.keys().chain(was.model.keys()) {
-        let found = shared.find(id).unwrap();
+        let found = reader.find(id).unwrap();
         check(was.model.get(id), would_be.model.get(id), found.as_ref(), would_be.now);
     }
     let known = |id: &Id| was.model.contains_key(id) || would_be.model.contains_key(id);
@@ -277,9 +278,9 @@ pub(super) fn crash_everywhere(run: &Run) -> Tried {
     tried.kills_in_commit += run.killed;
     tried.flushes_lost += run.flushes_lost;
     let log = run.log.as_ref().unwrap();
-    tried.turns += log.generation;
-    tried.recycled += log.generation.saturating_sub(u64::from(log.segments.slots()));
-    tried.copies += log.copied;
+    tried.turns += log.tail().generation;
+    tried.recycled += log.tail().generation.saturating_sub(u64::from(log.tail().ring.slots()));
+    tried.copies += log.copied();
     tried
 }
 
@@ -350,7 +351,7 @@ fn a_snapshot_that_is_later_than_its_position_changes_nothing() {
             let mix = mix.in_one_life();
             let mut run = Run::start(TestFolder::with_room(mix.room)).unwrap();
             run.run(&script(mix, 9_000 + number as u64 * 100 + seed)).unwrap();
-            let job = run.log.as_ref().unwrap().snapshot_job().unwrap();
+            let job = snapshot_taker::job(run.log.as_ref().unwrap().tail()).unwrap();
             run.run(&script(mix, 19_000 + number as u64 * 100 + seed)[..20]).unwrap();
             job();
             run.open_after_all().unwrap();

@@ -8,7 +8,8 @@ use retrysafe_core::store::StoreErrorKind;
 use super::super::doctor::examine;
 use super::super::error::OpenError;
 use super::super::format::PAGE;
-use super::super::log::LogWriter;
+use super::super::open::open as open_store;
+use super::super::ops::LogWriter;
 use super::super::recover::find;
 use super::super::salvage::{SalvageError, SalvageReport, salvage_to};
 use super::super::segments::name_of;
@@ -20,7 +21,7 @@ use crate::stores::clock::Clock;
 
 fn open(image: &Image) -> Result<LogWriter, OpenError> {
     let (clock, _) = Clock::manual(START);
-    LogWriter::open(Arc::new(TestFolder::of(image.clone())), settings(clock))
+    open_store(Arc::new(TestFolder::of(image.clone())), settings(clock))
 }
 
 /// How an image was judged.
@@ -48,7 +49,7 @@ impl Judged {
                 let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert!(report.refusal.is_none(), "{what}: it opens, and the doctor says {report}");
                 for (id, was) in truth {
-                    match log.shared.find(id) {
+                    match log.reader.find(id) {
                         Ok(Some(found)) => assert!(is_kept(was, &found), "{what}: {found:?}"),
                         Ok(None) => panic!("{what}: {was:?} is gone"),
                         Err(error) => {
@@ -69,7 +70,7 @@ impl Judged {
         let saved = salvage_to(&survey, Arc::new(new.clone()), settings(clock)).unwrap();
         let log = open(&new.image()).unwrap_or_else(|error| panic!("{what}: {error}"));
         for (id, was) in truth {
-            let found = log.shared.find(id).unwrap();
+            let found = log.reader.find(id).unwrap();
             let is_held = saved.held.iter().any(|held| held.id == *id);
             match found {
                 Some(found) if is_held => assert_eq!(found.standing(), Standing::Unknown),
@@ -78,7 +79,7 @@ impl Judged {
             }
         }
         let last = truth.values().map(|record| record.version).max().unwrap_or(0);
-        assert!(log.sequence > last, "{what}: versions are given out again");
+        assert!(log.tail().sequence > last, "{what}: versions are given out again");
         self.count(&saved);
     }
 
@@ -98,7 +99,7 @@ fn is_kept(was: &retrysafe_core::record::Record, found: &retrysafe_core::record:
 fn stocked() -> (Image, Model) {
     let (image, model, _) = populated();
     let log = open(&image).unwrap();
-    let truth = model.keys().map(|id| (*id, log.shared.find(id).unwrap().unwrap())).collect();
+    let truth = model.keys().map(|id| (*id, log.reader.find(id).unwrap().unwrap())).collect();
     (image, truth)
 }
 
@@ -265,7 +266,7 @@ fn a_salvage_that_was_killed_is_never_taken_for_a_store() {
             Ok(log) => {
                 finished += 1;
                 for id in truth.keys() {
-                    assert!(log.shared.find(id).unwrap().is_some(), "killed at call {at}");
+                    assert!(log.reader.find(id).unwrap().is_some(), "killed at call {at}");
                 }
             }
         }

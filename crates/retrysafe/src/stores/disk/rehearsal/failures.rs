@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::super::error::OpenError;
 use super::super::format::PAGE;
-use super::super::log::LogWriter;
-use super::super::ops::WriterOp;
+use super::super::open::open as open_store;
+use super::super::ops::{LogWriter, WriterOp};
 use super::super::{CreatePolicy, StoreSettings};
 use super::crashes::share;
 use super::folder::TestFolder;
@@ -44,7 +44,7 @@ fn nothing_acknowledged_is_lost_whichever_call_fails() {
 
 fn open(folder: &TestFolder) -> Result<LogWriter, OpenError> {
     let (clock, _) = Clock::manual(START);
-    LogWriter::open(Arc::new(folder.clone()), settings(clock))
+    open_store(Arc::new(folder.clone()), settings(clock))
 }
 
 fn insert(log: &mut LogWriter, key: u32) -> Result<Stamped<Inserted>, StoreError> {
@@ -76,8 +76,8 @@ fn a_failed_flush_refuses_reads_and_writes_until_the_store_is_opened_again() {
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(!error.may_have_applied());
     }
-    assert!(log.shared.check().is_err());
-    assert!(log.shared.scan(&Default::default()).is_err());
+    assert!(log.reader.check().is_err());
+    assert!(log.reader.scan(&Default::default()).is_err());
     drop(log);
     let mut log = open(&folder).unwrap();
     assert!(matches!(insert(&mut log, 1).unwrap().value, Inserted::Exists(_)));
@@ -124,9 +124,9 @@ fn a_batch_that_has_no_room_refuses_what_was_built_on_it() {
         let mut log = open(folder).unwrap();
         insert(&mut log, 1).unwrap();
         let released = becomes(Becomes::FailedRetryable);
-        let begun = log.shared.find(&long.id).unwrap().unwrap();
+        let begun = log.reader.find(&long.id).unwrap().unwrap();
         log.commit([WriterOp::Swap(Box::new((begun, released)), oneshot::channel().0)]);
-        let settled = log.shared.find(&long.id).unwrap().unwrap();
+        let settled = log.reader.find(&long.id).unwrap().unwrap();
         let before = folder.count();
         let (reply, mut told) = oneshot::channel();
         let expire = becomes(Becomes::Expired);
@@ -140,7 +140,7 @@ fn a_batch_that_has_no_room_refuses_what_was_built_on_it() {
     assert!(matches!(told.unwrap().value, Inserted::New(_)));
     let (log, _, told) = run(&TestFolder::failing(before, ErrorKind::StorageFull));
     assert_eq!(told.unwrap_err().kind(), StoreErrorKind::Full);
-    assert_eq!(log.shared.index.len(), 1, "one key is one record");
+    assert_eq!(log.reader.index.len(), 1, "one key is one record");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_removed_segment_a_foreign_folder_and_a_foreign_format_are_refused() {
     }
     let whole = folder.image();
     let used: std::collections::BTreeSet<u16> = (0..super::super::index::SHARDS)
-        .flat_map(|number| log.shared.index.shard(number))
+        .flat_map(|number| log.reader.index.shard(number))
         .map(|entry| entry.slot)
         .collect();
     assert!(used.len() > 4);
@@ -173,7 +173,7 @@ fn a_removed_segment_a_foreign_folder_and_a_foreign_format_are_refused() {
         let mut image = whole.clone();
         let name = super::super::segments::name_of(usize::from(slot));
         image.names.remove(&name);
-        let opened = open(&TestFolder::of(image)).map(|log| log.generation);
+        let opened = open(&TestFolder::of(image)).map(|log| log.tail().generation);
         assert!(matches!(opened, Err(OpenError::Damaged { .. })), "without {name}: {opened:?}");
     }
     let mut image = whole.clone();
@@ -225,8 +225,8 @@ fn a_folder_that_was_taken_away_refuses_writes_and_reads_at_once() {
         let error = insert(&mut log, key).unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
     }
-    assert!(log.shared.check().is_err());
-    assert!(log.shared.scan(&Default::default()).is_err());
+    assert!(log.reader.check().is_err());
+    assert!(log.reader.scan(&Default::default()).is_err());
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_clock_that_is_weeks_ahead_is_refused_unless_it_is_accepted() {
     let at = |days: u32, accept_clock: bool| {
         let (clock, _) = Clock::manual(START.plus(day * days));
         let settings = StoreSettings { accept_clock, ..settings(clock) };
-        LogWriter::open(Arc::new(TestFolder::of(folder.image())), settings)
+        open_store(Arc::new(TestFolder::of(folder.image())), settings)
     };
     assert!(at(30, false).is_ok());
     let text = at(31, false).unwrap_err().to_string();
@@ -249,7 +249,7 @@ fn a_clock_that_is_weeks_ahead_is_refused_unless_it_is_accepted() {
 fn an_idle_store_keeps_the_mark_of_its_clock_young() {
     let folder = TestFolder::default();
     let (clock, hand) = Clock::manual(START);
-    let mut log = LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap();
+    let mut log = open_store(Arc::new(folder.clone()), settings(clock)).unwrap();
     for _ in 0..40 {
         hand.advance(std::time::Duration::from_secs(24 * 3_600));
         // The reaper comes round, and there is nothing to reap.
@@ -258,7 +258,7 @@ fn an_idle_store_keeps_the_mark_of_its_clock_young() {
     drop(log);
     let (clock, _) = Clock::manual(START.plus(std::time::Duration::from_secs(40 * 24 * 3_600)));
     let settings = StoreSettings { accept_clock: false, ..settings(clock) };
-    LogWriter::open(Arc::new(folder), settings).unwrap();
+    open_store(Arc::new(folder), settings).unwrap();
 }
 
 #[test]
@@ -266,9 +266,9 @@ fn a_folder_without_a_store_is_refused_where_none_may_be_created() {
     let (clock, _) = Clock::manual(START);
     let never = StoreSettings { create: CreatePolicy::Never, ..settings(clock) };
     let folder = TestFolder::default();
-    let error = LogWriter::open(Arc::new(folder.clone()), never.clone()).unwrap_err();
+    let error = open_store(Arc::new(folder.clone()), never.clone()).unwrap_err();
     assert!(matches!(error, OpenError::Absent), "{error}");
     assert_eq!(folder.calls_len(), 0, "nothing was changed");
     insert(&mut open(&folder).unwrap(), 1).unwrap();
-    LogWriter::open(Arc::new(folder), never).unwrap();
+    open_store(Arc::new(folder), never).unwrap();
 }

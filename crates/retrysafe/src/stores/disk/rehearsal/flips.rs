@@ -7,7 +7,8 @@ use std::time::Duration;
 use retrysafe_core::store::StoreErrorKind;
 
 use super::super::index::SHARDS;
-use super::super::log::LogWriter;
+use super::super::open::open as open_store;
+use super::super::ops::LogWriter;
 use super::crashes::share;
 use super::folder::{Image, TestFolder};
 use super::script::{Ask, Model, Run, START, Step, settings};
@@ -32,11 +33,11 @@ pub(super) fn populated() -> (Image, Model, BTreeSet<(usize, usize)>) {
     }
     run.run(&steps).unwrap();
     let log = run.log.as_mut().unwrap();
-    assert!(log.generation > u64::from(log.segments.slots()), "segments were recycled");
-    assert!(log.copied > 0, "stragglers were copied");
+    assert!(log.tail().generation > u64::from(log.tail().ring.slots()), "segments were recycled");
+    assert!(log.copied() > 0, "stragglers were copied");
     log.close();
-    let shared = Arc::clone(&log.shared);
-    run.model.retain(|id, _| shared.find(id).unwrap().is_some());
+    let reader = Arc::clone(&log.reader);
+    run.model.retain(|id, _| reader.find(id).unwrap().is_some());
     let image = run.folder.image();
     let needed = needed(&image, run.log.as_ref().unwrap());
     (image, run.model, needed)
@@ -44,7 +45,7 @@ pub(super) fn populated() -> (Image, Model, BTreeSet<(usize, usize)>) {
 
 /// Where the current records stand: file and bytes.
 fn needed(image: &Image, log: &LogWriter) -> BTreeSet<(usize, usize)> {
-    let entries = (0..SHARDS).flat_map(|number| log.shared.index.shard(number));
+    let entries = (0..SHARDS).flat_map(|number| log.reader.index.shard(number));
     entries
         .flat_map(|entry| {
             let inode = image.names[&super::super::segments::name_of(usize::from(entry.slot))];
@@ -78,22 +79,22 @@ fn places(file: &[u8]) -> Vec<usize> {
 
 fn flip_everything(image: &Image, model: &Model, needed: &BTreeSet<(usize, usize)>) -> Count {
     let (clock, _) = Clock::manual(START);
-    let log = LogWriter::open(Arc::new(TestFolder::of(image.clone())), settings(clock)).unwrap();
+    let log = open_store(Arc::new(TestFolder::of(image.clone())), settings(clock)).unwrap();
     let truth: Model =
-        model.keys().map(|id| (*id, log.shared.find(id).unwrap().unwrap())).collect();
+        model.keys().map(|id| (*id, log.reader.find(id).unwrap().unwrap())).collect();
     let mut count = Count::default();
     for (name, inode) in &image.names {
         for at in places(&image.files[*inode]) {
             let folder = TestFolder::of(image.clone());
             folder.damage(name, at);
             let (clock, _) = Clock::manual(START);
-            let Ok(log) = LogWriter::open(Arc::new(folder), settings(clock)) else {
+            let Ok(log) = open_store(Arc::new(folder), settings(clock)) else {
                 count.refused += 1;
                 continue;
             };
             let mut damaged = 0;
             for (id, was) in &truth {
-                match log.shared.find(id) {
+                match log.reader.find(id) {
                     Ok(Some(found)) => {
                         let is_same = super::script::is_same(was, &found)
                             || (was.standing() == found.standing() && was.fence == found.fence);
@@ -136,38 +137,38 @@ fn damage_that_comes_later_fails_closed_for_its_key_and_is_listed() {
     let (image, model, _) = populated();
     let folder = TestFolder::of(image);
     let (clock, _) = Clock::manual(START);
-    let mut log = LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap();
-    let entry = log.shared.index.unknown()[0];
-    let id = log.shared.read(&entry).unwrap().id;
+    let mut log = open_store(Arc::new(folder.clone()), settings(clock)).unwrap();
+    let entry = log.reader.index.unknown()[0];
+    let id = log.reader.read(&entry).unwrap().id;
     let name = super::super::segments::name_of(usize::from(entry.slot));
     folder.damage(&name, entry.offset as usize + 50);
     let all_others = |log: &LogWriter| {
         for other in model.keys().filter(|other| **other != id) {
-            assert!(log.shared.find(other).unwrap().is_some());
+            assert!(log.reader.find(other).unwrap().is_some());
         }
     };
     let is_listed = |log: &LogWriter| {
-        assert_eq!(log.shared.find(&id).unwrap_err().kind(), StoreErrorKind::Damaged);
-        let (_, page) = log.shared.scan(&Default::default()).unwrap();
+        assert_eq!(log.reader.find(&id).unwrap_err().kind(), StoreErrorKind::Damaged);
+        let (_, page) = log.reader.scan(&Default::default()).unwrap();
         assert!(page.damaged.contains(&id) || page.next.is_some());
     };
     is_listed(&log);
     all_others(&log);
     // The log turns over many times; the damage is carried along and stays what it is.
-    let before = log.generation;
+    let before = log.tail().generation;
     for round in 0..200 {
         let (reply, mut answer) = tokio::sync::oneshot::channel();
         let first = super::script::first(5_000 + round % 3, 0);
         log.commit([super::super::ops::WriterOp::Insert(Box::new(first), reply)]);
         let _ = answer.try_recv().unwrap().unwrap();
     }
-    assert!(log.generation > before);
+    assert!(log.tail().generation > before);
     is_listed(&log);
     all_others(&log);
     log.close();
     drop(log);
     let (clock, _) = Clock::manual(START);
-    let log = LogWriter::open(Arc::new(folder), settings(clock)).unwrap();
+    let log = open_store(Arc::new(folder), settings(clock)).unwrap();
     is_listed(&log);
     all_others(&log);
 }

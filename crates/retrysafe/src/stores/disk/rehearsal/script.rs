@@ -18,8 +18,8 @@ use retrysafe_core::time::Time;
 use tokio::sync::oneshot;
 
 use super::super::error::OpenError;
-use super::super::log::LogWriter;
-use super::super::ops::WriterOp;
+use super::super::open::open as open_store;
+use super::super::ops::{LogWriter, WriterOp};
 use super::super::{CreatePolicy, Durability, StoreSettings};
 use super::folder::TestFolder;
 use crate::stores::clock::{Clock, Hand};
@@ -293,9 +293,9 @@ impl Run {
     pub(super) fn open(&mut self) -> Result<(), OpenError> {
         self.await_threads();
         self.log = None;
-        let log = LogWriter::open(Arc::new(self.folder.clone()), self.settings.clone())?;
+        let log = open_store(Arc::new(self.folder.clone()), self.settings.clone())?;
         for (id, record) in &mut self.model {
-            let found = log.shared.find(id).unwrap();
+            let found = log.reader.find(id).unwrap();
             if !self.maybe.contains(id) {
                 check(Some(record), Some(record), found.as_ref(), self.clock.now());
             }
@@ -305,7 +305,7 @@ impl Run {
             }
         }
         for id in std::mem::take(&mut self.maybe) {
-            self.model.extend(log.shared.find(&id).unwrap().map(|found| (id, found)));
+            self.model.extend(log.reader.find(&id).unwrap().map(|found| (id, found)));
         }
         self.marked = self.clock.now();
         self.log = Some(log);
@@ -322,7 +322,7 @@ impl Run {
 
     /// Whether the store refuses everything.
     fn has_failed(&self) -> bool {
-        self.log.as_ref().is_some_and(|log| log.shared.check().is_err())
+        self.log.as_ref().is_some_and(|log| log.reader.check().is_err())
     }
 
     fn ask(&mut self, asks: &[Ask]) {

@@ -12,20 +12,20 @@ use tokio::sync::oneshot;
 use super::super::format::{
     BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, EntryPlace, checksum_of,
 };
-use super::super::log::LogWriter;
-use super::super::ops::WriterOp;
+use super::super::open::open as open_store;
+use super::super::ops::{LogWriter, WriterOp};
 use super::folder::{Disk, TestFolder};
 use super::script::{START, first, settings};
 use crate::stores::clock::Clock;
 
 fn open(folder: &TestFolder) -> LogWriter {
     let (clock, _) = Clock::manual(START);
-    LogWriter::open(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
+    open_store(Arc::new(folder.clone()), settings(clock)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Changes all records in one batch; none grows.
 fn change(log: &mut LogWriter, records: &[Record], becomes: &Becomes) {
-    let current = records.iter().map(|record| log.shared.find(&record.id).unwrap().unwrap());
+    let current = records.iter().map(|record| log.reader.find(&record.id).unwrap().unwrap());
     let write = Write { becomes: becomes.clone(), new_fence: false, what: None, ttl: None };
     let swap = |record| WriterOp::Swap(Box::new((record, write.clone())), oneshot::channel().0);
     let swaps: Vec<WriterOp> = current.map(swap).collect();
@@ -49,16 +49,19 @@ fn a_torn_batch_over_a_former_life_of_its_segment_is_cut_off_whatever_its_size()
         for _ in 0..20 {
             change(&mut log, &records, &Becomes::Same);
         }
-        assert!(log.generation > u64::from(log.segments.slots()), "segments were recycled");
+        assert!(
+            log.tail().generation > u64::from(log.tail().ring.slots()),
+            "segments were recycled"
+        );
         let mut disk = Disk::default();
         folder.calls().iter().for_each(|call| disk.step(call));
-        let (calls, acknowledged) = (folder.calls_len(), log.sequence);
+        let (calls, acknowledged) = (folder.calls_len(), log.tail().sequence);
         change(&mut log, &records, &Becomes::Same);
         for call in &folder.calls()[calls..] {
             for kept in 1..disk.pending.len() {
                 let log = open(&TestFolder::of(disk.crashed(|n| n < kept)));
                 for record in &records {
-                    let found = log.shared.find(&record.id).unwrap().unwrap();
+                    let found = log.reader.find(&record.id).unwrap().unwrap();
                     assert!(found.version <= acknowledged, "half of a batch counts: {found:?}");
                 }
                 torn += 1;
@@ -77,7 +80,7 @@ fn batch() -> (BatchHeader, Vec<u8>, Vec<usize>) {
     let insert =
         |key: u32| WriterOp::Insert(Box::new(first(100_000 + key, 60)), oneshot::channel().0);
     let inserts: Vec<WriterOp> = (0..4).map(insert).collect();
-    let offset = log.end as usize;
+    let offset = log.tail().end as usize;
     log.commit(inserts);
     let image = folder.image();
     let segment = &image.files[image.names["segment-00000"]];

@@ -9,7 +9,7 @@
 //! one private cluster, in alternating rounds.
 
 #[allow(dead_code, reason = "the store's own tests use the rest of it")]
-#[path = "../../crates/retrysafe/tests/common/cluster.rs"]
+#[path = "../../crates/retrysafe/tests/postgres/kit/cluster.rs"]
 mod cluster;
 
 use std::collections::VecDeque;

@@ -13,7 +13,7 @@
     reason = "a test fails by panicking, and says what it measured"
 )]
 
-#[path = "../../../crates/retrysafe/tests/common/cluster.rs"]
+#[path = "../../../crates/retrysafe/tests/postgres/kit/cluster.rs"]
 #[allow(dead_code, reason = "it is shared with other tests")]
 mod cluster;
 

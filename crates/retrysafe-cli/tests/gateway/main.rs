@@ -15,7 +15,7 @@ mod admin;
 mod bounds;
 mod callers;
 #[allow(dead_code, reason = "the stores' own tests use the rest of it")]
-#[path = "../../../retrysafe/tests/common/cluster.rs"]
+#[path = "../../../retrysafe/tests/postgres/kit/cluster.rs"]
 mod cluster;
 mod commands;
 mod config;

@@ -1,25 +1,13 @@
 //! Does the store keep the word of its URL, whoever opens it?
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod common;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::cluster::Cluster;
-use common::{client, database, number, server_url, sql};
+use crate::kit::cluster::Cluster;
+use crate::kit::{client, database, number, server_url, sql};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use retrysafe::core::engine::{Ask, Begun, Engine};
 use retrysafe::core::fingerprint::{Fingerprint, RulesId};
@@ -130,7 +118,7 @@ async fn the_script_makes_the_same_schema() {
 /// The documentation says which rights a role needs that may create nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_without_rights_of_its_own_serves_what_another_has_made() {
-    let page = include_str!("../../../docs/postgres.md");
+    let page = include_str!("../../../../docs/postgres.md");
     let grants = page.split("```sql\n").find(|block| block.starts_with("GRANT")).unwrap();
     let grants = grants.split("```").next().unwrap();
     let url = empty().await;
@@ -179,7 +167,7 @@ fn certificates(folder: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_encrypted_connection_is_verified_or_refused() {
-    let folder = common::cluster::folder();
+    let folder = crate::kit::cluster::folder();
     certificates(&folder);
     let file = |name: &str| folder.join(name).display().to_string();
     let (certificate, key) = (file("server.pem"), file("server.key"));

@@ -2,25 +2,13 @@
 //!
 //! With a synchronous standby: nothing. Both tests have a primary and a standby of their own.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::client;
-use common::cluster::Cluster;
-use common::load::{History, begin, id};
+use crate::kit::client;
+use crate::kit::cluster::Cluster;
+use crate::kit::load::{History, begin, id};
 use retrysafe::core::Store as _;
 use retrysafe::core::engine::{Begun, Engine};
 use retrysafe::core::store::{StoreError, StoreErrorKind};

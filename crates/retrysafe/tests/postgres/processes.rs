@@ -3,25 +3,13 @@
 //! The test starts itself eight times; each copy races for the same thousand keys and prints which
 //! ones it was told to execute.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod common;
-
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::load::{begin, completed};
-use common::{database, number, store};
+use crate::kit::load::{begin, completed};
+use crate::kit::{database, number, store};
 use retrysafe::core::engine::{Begun, Engine, Settled};
 
 const KEYS: usize = 1_000;
@@ -41,7 +29,7 @@ async fn eight_processes_racing_on_a_thousand_keys_execute_each_once() {
         .map(|number| {
             Command::new(&this)
                 .args(["--exact", "--nocapture"])
-                .arg("eight_processes_racing_on_a_thousand_keys_execute_each_once")
+                .arg("processes::eight_processes_racing_on_a_thousand_keys_execute_each_once")
                 .env(VARIABLE, format!("{number} {url}"))
                 .stdout(Stdio::piped())
                 .spawn()

@@ -1,7 +1,8 @@
 //! What do the tests of the PostgreSQL store share?
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![cfg_attr(not(feature = "sqlx"), allow(dead_code, reason = "transactions use some of it alone"))]
 
 pub(crate) mod bench;
+#[allow(dead_code, reason = "the gateway's tests use all of it")]
 pub(crate) mod cluster;
 pub(crate) mod load;
 pub(crate) mod pooler;

@@ -1,20 +1,8 @@
 //! Does the PostgreSQL store keep the contract, and its own word?
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{database, sql, store};
+use crate::kit::{database, sql, store};
 use retrysafe::core::engine::{Ask, Begun, Engine, Settled};
 use retrysafe::core::fingerprint::{Fingerprint, RulesId};
 use retrysafe::core::mention::Mention;

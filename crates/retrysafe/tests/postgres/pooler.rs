@@ -1,25 +1,13 @@
 //! Does the PostgreSQL store keep its promises behind a pooler that hands every transaction to
 //! another backend?
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod common;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use common::bench::Database;
-use common::pooler::Pooler;
+use crate::kit::bench::Database;
+use crate::kit::pooler::Pooler;
 use retrysafe::core::conformance::Bench;
 use retrysafe::stores::postgres::PostgresStore;
 
@@ -83,7 +71,7 @@ fn a_pooler_ends_with_the_process_that_started_it_though_it_panics_and_ignores_q
     let mut child = Command::new("sh")
         .args(["-c", "trap '' QUIT; exec \"$0\" \"$@\""])
         .arg(me)
-        .args(["child_that_starts_a_pooler_and_panics", "--exact", "--nocapture"])
+        .args(["pooler::child_that_starts_a_pooler_and_panics", "--exact", "--nocapture"])
         .env(CHILD, "1")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -1,24 +1,12 @@
 //! What becomes of a handler's transaction when it panics or does not know?
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and so do its handlers"
-)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::kit::{database, number, sql, store};
 use axum::Router;
 use axum::body::Body;
 use axum::routing::post;
-use common::{database, number, sql, store};
 use http::{Request, StatusCode};
 use retrysafe::core::Policy;
 use retrysafe::core::policy::{OnServerError, Said};

@@ -3,26 +3,14 @@
 //! Each test has its own server, or its own database and proxy, and counts executions where the
 //! effect would be.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::cluster::Cluster;
-use common::load::{History, begin, completed, id};
-use common::proxy::{Cut, Proxy};
-use common::{client, database, number, sql, store};
+use crate::kit::cluster::Cluster;
+use crate::kit::load::{History, begin, completed, id};
+use crate::kit::proxy::{Cut, Proxy};
+use crate::kit::{client, database, number, sql, store};
 use retrysafe::core::engine::{Begun, Engine, Settled};
 use retrysafe::core::record::Standing;
 use retrysafe::core::{Store as _, store::StoreErrorKind};

@@ -1,21 +1,9 @@
 //! Do the application's work and its answer commit together?
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::load::{begin, begin_for, completed, id, scope};
-use common::{database, number, store};
+use crate::kit::load::{begin, begin_for, completed, id, scope};
+use crate::kit::{database, number, store};
 use retrysafe::core::Key;
 use retrysafe::core::engine::{Ask, Begun, Engine, NotSettled, Settled};
 use retrysafe::core::fingerprint::{Fingerprint, RulesId};
@@ -169,7 +157,7 @@ async fn a_row_that_refers_to_a_record_survives_its_reaping() {
     pay(&mut tx, "k").await;
     engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap();
     tx.commit().await.unwrap();
-    common::sql(&url, "UPDATE retrysafe_test.clock SET ms = ms + 4000000").await;
+    crate::kit::sql(&url, "UPDATE retrysafe_test.clock SET ms = ms + 4000000").await;
     assert_eq!(engine.reap(10).await.unwrap(), 1);
     assert_eq!(number(&url, "SELECT count(*) FROM payment WHERE record IS NULL").await, 1);
 }

@@ -1,0 +1,26 @@
+//! Does the PostgreSQL store keep its promises?
+//!
+//! One program, so that it is linked once and one server serves all tests that do not break theirs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+mod conformance;
+mod contract;
+mod faults;
+#[cfg(all(feature = "axum", feature = "sqlx"))]
+mod handed;
+mod kit;
+mod pooler;
+mod processes;
+mod replication;
+mod start;
+#[cfg(feature = "sqlx")]
+mod tx;

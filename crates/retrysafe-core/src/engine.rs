@@ -672,7 +672,7 @@ impl Renewed {
 }
 
 impl Lease {
-    fn new(record: Record, granted_at: Time) -> Self {
+    pub(crate) fn new(record: Record, granted_at: Time) -> Self {
         let fence = record.fence;
         Self { record, granted_at, fence, ttl: None }
     }

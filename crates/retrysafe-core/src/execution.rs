@@ -544,3 +544,233 @@ pub fn is_stream(status: StatusCode, headers: &HeaderMap) -> bool {
             })
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fingerprint::{Fingerprint, RulesId};
+    use crate::record::{About, First};
+    use crate::{Id, Key, Scope};
+    use bytes::Bytes;
+    use http::HeaderValue;
+
+    const LEASE: Duration = Duration::from_secs(60);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn policy() -> Policy {
+        Policy { lease: LEASE, lease_max: LEASE * 2, ..Policy::default() }
+    }
+
+    fn first() -> First {
+        let key = Key::new("k").unwrap().digest();
+        First {
+            id: Id::of(&Scope::anonymous(), &key),
+            scope: Scope::anonymous(),
+            key,
+            fingerprint: Fingerprint::from_parts(1, RulesId::from_bytes([0; 8]), [0; 32]),
+            mark: None,
+            about: About::default(),
+            ttl: LEASE,
+            lease: LEASE,
+            owner: 1,
+            request_id: None,
+        }
+    }
+
+    fn record() -> Record {
+        first().record(Time::from_ms(0), 1)
+    }
+
+    fn lease() -> Lease {
+        Lease::new(record(), Time::from_ms(0))
+    }
+
+    fn owned() -> Owned {
+        match Beginning::new(SECOND, SETTLE_MAX).begun(&policy(), Ok(Begun::Execute(lease()))) {
+            AfterBegin::Owned(owned) => owned,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn sent() -> Sent {
+        owned().send(&policy(), SECOND, Refusal::KeyMissing).unwrap()
+    }
+
+    fn end(status: u16) -> End {
+        let status = StatusCode::from_u16(status).unwrap();
+        let response = StoredResponse { status, headers: Vec::new(), body: Bytes::new() };
+        End::Answered { response, by_upstream: true, said: None }
+    }
+
+    fn too_large() -> End {
+        End::TooLarge { status: StatusCode::CREATED, location: None, by_upstream: true, said: None }
+    }
+
+    fn keeping() -> KeepingHead {
+        let head = AnswerHead { status: StatusCode::CREATED, location: None };
+        sent().passes_on(&policy(), SECOND, head)
+    }
+
+    fn refusal(told: &Told) -> &Refusal {
+        match told {
+            Told::Refusal(refusal) => refusal,
+            Told::Answer(_) | Told::Replay(..) => panic!("{told:?}"),
+        }
+    }
+
+    #[test]
+    fn a_lease_counts_from_before_it_was_asked_for() {
+        let late = Refusal::StoreUnavailable { retry_after: SECOND };
+        let in_time = SECOND + LEASE - Duration::from_millis(1);
+        assert!(owned().send(&policy(), in_time, late.clone()).is_ok());
+        let unsent = owned().send(&policy(), SECOND + LEASE, late.clone()).unwrap_err();
+        assert_eq!(unsent.1.outcome(), &Outcome::Retryable(None));
+        assert_eq!(refusal(&unsent.1.settled(Settled::Done(record()))), &late);
+    }
+
+    #[test]
+    fn failing_open_is_for_stores_that_surely_took_nothing() {
+        let open = Policy { on_store_error: OnStoreError::Open, ..policy() };
+        let after = |policy: &Policy, error: StoreError| match Beginning::new(SECOND, SETTLE_MAX)
+            .begun(policy, Err(&error))
+        {
+            AfterBegin::NoStore(no_store) => (no_store.may_run_unprotected, no_store.must_withdraw),
+            other => panic!("{other:?}"),
+        };
+        for (kind, may_run) in [
+            (StoreErrorKind::Unavailable, true),
+            (StoreErrorKind::Full, true),
+            (StoreErrorKind::Damaged, false),
+            (StoreErrorKind::Broken, false),
+        ] {
+            assert_eq!(after(&open, StoreError::not_applied(kind)), (may_run, false), "{kind:?}");
+            assert_eq!(after(&open, StoreError::maybe_applied(kind)), (false, true), "{kind:?}");
+            assert_eq!(after(&policy(), StoreError::not_applied(kind)), (false, false));
+        }
+    }
+
+    #[test]
+    fn an_answer_is_told_when_it_is_durable_and_says_what_the_record_says() {
+        let (lease, settling) = sent().answered(&policy(), SECOND, end(201));
+        drop(lease);
+        let outcome = settling.outcome().clone();
+        let becomes = match outcome {
+            Outcome::Completed(answer) => crate::record::Becomes::Completed(answer),
+            Outcome::Retryable(_) | Outcome::Unknown(_) => panic!("{outcome:?}"),
+        };
+        let write = crate::record::Write { becomes, new_fence: false, what: None, ttl: None };
+        let done = write.onto(&record(), Time::from_ms(5), 2);
+        match settling.settled(Settled::Done(done)) {
+            Told::Answer(durable) => {
+                assert_eq!(durable.expires_at(), Some(Time::from_ms(5).plus(LEASE)));
+                assert!(!durable.is_unknown());
+            }
+            other => panic!("{other:?}"),
+        }
+        let (_, settling) = sent().answered(&policy(), SECOND, end(502));
+        assert!(matches!(settling.outcome(), Outcome::Unknown(Doubt::ServerError)));
+        let doubt = crate::record::Becomes::Unknown(Doubt::ServerError);
+        let write =
+            crate::record::Write { becomes: doubt, new_fence: false, what: None, ttl: None };
+        let unknown = write.onto(&record(), Time::from_ms(5), 2);
+        match settling.settled(Settled::Done(unknown)) {
+            Told::Answer(durable) => {
+                assert!(durable.is_unknown() && durable.expires_at().is_none())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn who_was_decided_over_is_told_the_decision() {
+        let (_, settling) = sent().answered(&policy(), SECOND, end(201));
+        let told = settling.settled(Settled::Lost { current: None, contradiction: false });
+        assert!(matches!(refusal(&told), Refusal::OutcomeUnknown { head: None, .. }));
+        let kept = end(200);
+        let End::Answered { response, .. } = kept else { panic!() };
+        let becomes = crate::record::Becomes::Completed(Answer::Kept(response.clone()));
+        let write = crate::record::Write { becomes, new_fence: true, what: None, ttl: None };
+        let current = Some(write.onto(&record(), Time::from_ms(5), 2));
+        let (_, settling) = sent().failed(&policy(), SECOND, Failure::Panicked);
+        match settling.settled(Settled::Lost { current, contradiction: true }) {
+            Told::Replay(stored, _) => assert_eq!(stored, response),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_settle_is_tried_until_lease_max_with_rising_pauses() {
+        let (_, mut settling) = sent().answered(&policy(), SECOND, end(201));
+        assert_eq!(settling.tell_at(), SECOND + SETTLE_MAX);
+        let pauses: Vec<_> = (0..7).map(|_| settling.failed(SECOND)).collect();
+        let ms = |ms| SettleAgain::After(Duration::from_millis(ms));
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1_000, 1_000].map(ms));
+        let end = SECOND + LEASE * 2;
+        assert_ne!(settling.failed(end - Duration::from_millis(1)), SettleAgain::Never);
+        assert_eq!(settling.failed(end), SettleAgain::Never);
+    }
+
+    #[test]
+    fn a_stream_is_passed_on_only_with_its_head_in_the_record_and_its_end_decides() {
+        let (streaming, told) = keeping().kept(&policy(), too_large());
+        assert!(matches!(told, Told::Answer(_)));
+        let (_, settling) = streaming.ended(&policy(), LEASE, true);
+        assert!(matches!(settling.outcome(), Outcome::Completed(Answer::NotKept { .. })));
+        let (streaming, _) = keeping().kept(&policy(), too_large());
+        let (_, settling) = streaming.ended(&policy(), LEASE, false);
+        assert_eq!(settling.outcome(), &Outcome::Unknown(Doubt::AnswerLost));
+        for (streaming, told) in
+            [keeping().lost(&policy(), too_large()), keeping().not_durable(&policy(), too_large())]
+        {
+            refusal(&told);
+            let (_, settling) = streaming.ended(&policy(), LEASE, true);
+            assert!(matches!(settling.outcome(), Outcome::Completed(_)), "its end is known");
+        }
+        let mut failing = keeping();
+        assert_eq!(failing.failed(SECOND), Some(Duration::from_millis(50)));
+        assert_eq!(failing.failed(SECOND + SETTLE_MAX), None);
+    }
+
+    #[test]
+    fn a_begin_in_doubt_is_taken_back_for_as_long_as_an_execution_may_last() {
+        let mut away = Withdrawing::new(&policy(), SECOND);
+        assert!((0..1_000).all(|_| away.failed(SECOND).is_some()));
+        assert!(away.failed(SECOND + LEASE * 2 - Duration::from_millis(1)).is_some());
+        assert!(away.failed(SECOND + LEASE * 2).is_none());
+        let mut absent = Withdrawing::new(&policy(), SECOND);
+        let looks = (0..1_000).take_while(|_| absent.found_nothing(SECOND).is_some()).count();
+        assert_eq!(looks as u32, LOOKS_FOR_BEGIN_MAX - 1);
+    }
+
+    #[test]
+    fn a_duplicate_waits_for_its_time_and_is_woken_once() {
+        let mut patience = Patience::new(SECOND, SECOND * 2);
+        assert_eq!(patience.wait_until(SECOND), Some(SECOND * 3));
+        assert_eq!(patience.look_again(SECOND), LOOK_PAUSE_MIN);
+        assert_eq!(patience.look_again(SECOND), LOOK_PAUSE_MIN * 2);
+        let nearly = SECOND * 3 - Duration::from_millis(1);
+        assert_eq!(patience.look_again(nearly), Duration::from_millis(1));
+        assert_eq!(patience.wait_until(SECOND * 3), None);
+        patience.woken();
+        assert_eq!(patience.wait_until(SECOND), None);
+    }
+
+    #[test]
+    fn streams_are_known_by_their_type() {
+        let of = |media_type: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+            is_stream(StatusCode::OK, &headers)
+        };
+        for media_type in
+            ["text/event-stream", "Text/Event-Stream;charset=utf-8", "application/grpc-web+json"]
+        {
+            assert!(of(media_type), "{media_type}");
+        }
+        for media_type in ["text/plain", "application/json", "application/x-ndjso", ""] {
+            assert!(!of(media_type), "{media_type}");
+        }
+        assert!(is_stream(StatusCode::SWITCHING_PROTOCOLS, &HeaderMap::new()));
+        assert!(!is_stream(StatusCode::OK, &HeaderMap::new()));
+    }
+}

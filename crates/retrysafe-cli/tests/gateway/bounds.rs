@@ -18,8 +18,9 @@ const MIB: u64 = 1 << 20;
 /// What the process needs by itself, built without optimisation.
 const ITSELF: u64 = 80 * MIB;
 
-/// What a connection needs for its buffers.
-const CONNECTION: u64 = MIB / 4;
+/// What a connection may need for its buffers: the server reads ahead by so much at the most, which is
+/// the HTTP library's own bound (8 KiB and a hundred pages).
+const CONNECTION: u64 = (8 << 10) + 100 * (4 << 10);
 
 fn held(gateway: &Gateway) -> u64 {
     gateway.metric("retrysafe_held_bytes") as u64

@@ -123,14 +123,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Fast("100000"),
     },
     Mutant {
-        name: "engine-sweeps-nothing",
-        file: "crates/retrysafe-core/src/engine.rs",
-        old: "filter: Filter { lease_over: true, ..Filter::default() },",
-        new: "filter: Filter { lease_over: true, standing: Some(Standing::Completed), ..Filter::default() },",
-        breaks: "the sweeper finds no ended lease",
-        caught: Test(&["-p", "retrysafe-core", "--lib"], "engine"),
-    },
-    Mutant {
         name: "policy-momentary-stored",
         file: "crates/retrysafe-core/src/policy.rs",
         old: "if self.retryable_statuses.contains(&status) {",

@@ -13,10 +13,6 @@ const CYCLES: &[(&str, &[&str])] = &[
     ("crates/retrysafe/src/layer", &["request", "settings"]),
     ("crates/retrysafe/src/stores/postgres", &["connect", "settings", "tls"]),
     ("crates/sim/src", &["checker", "museum", "options", "replay", "run", "world"]),
-    (
-        "crates/sim/src/shipped",
-        &["answer", "process", "records", "stage", "store", "upstream", "witness"],
-    ),
     ("crates/sim/src/world", &["gateway", "handle", "mutant"]),
 ];
 

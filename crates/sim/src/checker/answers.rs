@@ -22,7 +22,8 @@ impl Checker {
             end: None,
         };
         while self.calls.len() <= usize::from(call) {
-            self.calls.push(blank);
+            // Numbers that never called are owed nothing.
+            self.calls.push(Call { began_at: 0, ..blank });
         }
         if let Some(slot) = self.calls.get_mut(usize::from(call)) {
             *slot = blank;

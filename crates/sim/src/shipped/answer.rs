@@ -16,7 +16,7 @@ use http_body::{Body as HttpBody, Frame};
 use retrysafe_core::policy::Said;
 use tokio::time::Sleep;
 
-use super::upstream::{Plan, Says};
+use super::plan::{Plan, Says};
 use crate::history::{NONE, SaidSo, TRUNCATED};
 
 /// The longest answer that the route keeps.

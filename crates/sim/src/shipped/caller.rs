@@ -16,6 +16,7 @@ use retrysafe::client::{Answer, Client, Error, Journal, Next, Notice, Patience, 
 use super::at_once::AtOnce;
 use super::network::Network;
 use super::options::Kind;
+use super::process::Gateways;
 use super::stage::{CALL, HOST, SCOPE, Stage, key_name, scope_name};
 use crate::history::{CallEnd, What};
 
@@ -32,7 +33,7 @@ pub struct Call {
 type Ended = Result<Response<Answer<Full<Bytes>>>, Error>;
 
 /// Makes a call, and says how it ended.
-pub async fn make(stage: &Stage, call: Call) {
+pub async fn make(stage: &Stage, gateways: &Gateways, call: Call) {
     let Call { number, key, print, .. } = call;
     stage.record(What::Called { call: number, key, print });
     let mut chance = stage.chance(&[60, number.into()]);
@@ -43,7 +44,8 @@ pub async fn make(stage: &Stage, call: Call) {
     let journal = folder.as_ref().and_then(|folder| Journal::open(folder.path()).ok());
     // The first thing that a call with a journal waits for is its file.
     let stops = Arc::new(AtomicBool::new(journal.is_some()));
-    let client = client(stage, call, journal.clone(), &stops);
+    let network = Network { stage: stage.clone(), gateways: gateways.clone(), key, print };
+    let client = client(stage, network, call, journal.clone(), &stops);
     let Some(request) = request(call) else { return };
     let ended = match (crashes, journal) {
         (true, Some(journal)) => {
@@ -93,12 +95,12 @@ async fn resume(
 
 fn client(
     stage: &Stage,
+    network: Network,
     call: Call,
     journal: Option<Journal>,
     stops: &Arc<AtomicBool>,
 ) -> Client<Network> {
-    let Call { number, key, print, patience, attempt_ms } = call;
-    let network = Network { stage: stage.clone(), key, print };
+    let Call { number, patience, attempt_ms, .. } = call;
     let of = stage.clone();
     let (stops, has_journal) = (Arc::clone(stops), journal.is_some());
     let retries = Retries::default()

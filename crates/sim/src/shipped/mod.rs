@@ -8,16 +8,19 @@
 //!
 //! * [`options`]: what a seed expands to. [`nemesis`]: what happens when.
 //! * [`process`]: what runs in a gateway process. [`caller`]: what runs in a client, and [`at_once`] its files.
-//! * [`store`] over [`records`], [`network`], [`upstream`] with its [`answer`]s: what stands around them.
+//! * [`store`] over [`records`], which [`apply`] changes: the store. [`network`], [`upstream`] with its [`plan`] and
+//!   [`answer`]s: what else stands around them.
 //! * [`stage`]: what all share. [`witness`]: who asks the store.
 //! * [`run`]: very many histories, and one.
 
 mod answer;
+mod apply;
 mod at_once;
 mod caller;
 mod nemesis;
 mod network;
 mod options;
+mod plan;
 mod process;
 mod records;
 mod run;

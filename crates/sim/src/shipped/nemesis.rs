@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::caller::{self, Call};
 use super::options::{Kind, Options};
-use super::process::{Process, schedule};
+use super::process::{Gateways, Process, schedule};
 use super::stage::Stage;
 use super::store::SimStore;
 use super::witness::Asker;
@@ -38,45 +38,51 @@ enum Blow {
 /// Plays a whole history.
 pub async fn play(stage: &Stage) {
     let options = stage.options();
+    let gateways = &Gateways::default();
     for gateway in 0..options.gateways {
-        boot(stage, gateway);
+        boot(stage, gateways, gateway);
     }
     let mut chance = stage.chance(&[70]);
     let mut calls = JoinSet::new();
-    let starts = plan_calls(stage, &mut chance, &mut calls);
+    let starts = plan_calls(stage, gateways, &mut chance, &mut calls);
     let mut last = starts.iter().copied().max().unwrap_or_default();
     for (at, blow) in plan_blows(options, &mut chance, &starts) {
         last = last.max(at);
-        let stage = stage.clone();
+        let (stage, gateways) = (stage.clone(), gateways.clone());
         tokio::spawn(async move {
             stage.sleep(at).await;
-            strike(&stage, blow).await;
+            strike(&stage, &gateways, blow).await;
         });
     }
     if options.operator {
         tokio::spawn(operate_again_and_again(stage.clone()));
     }
     stage.sleep(last + chance.between(1, 2 * options.lease_ms)).await;
-    heal(stage);
-    plan_last_calls(stage, &mut chance, &mut calls);
+    heal(stage, gateways);
+    plan_last_calls(stage, gateways, &mut chance, &mut calls);
     rest(stage, calls).await;
-    end(stage).await;
+    end(stage, gateways).await;
 }
 
-fn boot(stage: &Stage, gateway: u8) {
+fn boot(stage: &Stage, gateways: &Gateways, gateway: u8) {
     let process = Process::boot(stage, gateway);
-    stage.with(|state| {
-        while state.processes.len() <= usize::from(gateway) {
-            state.processes.push(None);
+    gateways.with(|all| {
+        while all.len() <= usize::from(gateway) {
+            all.push(None);
         }
-        if let Some(slot) = state.processes.get_mut(usize::from(gateway)) {
+        if let Some(slot) = all.get_mut(usize::from(gateway)) {
             *slot = Some(process);
         }
     });
 }
 
 /// Calls in bursts: at once, within a lease, after it, around the end of the retention.
-fn plan_calls(stage: &Stage, chance: &mut Chance, calls: &mut JoinSet<()>) -> Vec<u64> {
+fn plan_calls(
+    stage: &Stage,
+    gateways: &Gateways,
+    chance: &mut Chance,
+    calls: &mut JoinSet<()>,
+) -> Vec<u64> {
     let options = stage.options();
     let (lease, ttl) = (options.lease_ms, options.ttl_ms);
     let mut last_of = [None::<u64>; 32];
@@ -107,26 +113,31 @@ fn plan_calls(stage: &Stage, chance: &mut Chance, calls: &mut JoinSet<()>) -> Ve
             deadline: Duration::from_millis(12 * lease),
         };
         let attempt_ms = chance.scaled(300, 3 * lease);
-        call_at(stage, calls, start, Call { number, key, print, patience, attempt_ms });
+        call_at(stage, gateways, calls, start, Call { number, key, print, patience, attempt_ms });
     }
     starts
 }
 
-fn call_at(stage: &Stage, calls: &mut JoinSet<()>, at: u64, call: Call) {
-    let stage = stage.clone();
+fn call_at(stage: &Stage, gateways: &Gateways, calls: &mut JoinSet<()>, at: u64, call: Call) {
+    let (stage, gateways) = (stage.clone(), gateways.clone());
     calls.spawn(async move {
         stage.sleep(at).await;
         // Time may leap. A call that was to meet faults and comes too late has not the patience of the
         // last ones.
         let is_last = call.number >= u16::from(stage.options().calls);
         if is_last || !stage.with(|state| state.healed) {
-            caller::make(&stage, call).await;
+            caller::make(&stage, &gateways, call).await;
         }
     });
 }
 
 /// Every key is called once more.
-fn plan_last_calls(stage: &Stage, chance: &mut Chance, calls: &mut JoinSet<()>) {
+fn plan_last_calls(
+    stage: &Stage,
+    gateways: &Gateways,
+    chance: &mut Chance,
+    calls: &mut JoinSet<()>,
+) {
     let options = stage.options();
     let lease = options.lease_ms;
     let mut number = u16::from(options.calls);
@@ -140,7 +151,7 @@ fn plan_last_calls(stage: &Stage, chance: &mut Chance, calls: &mut JoinSet<()>) 
             };
             let key = scope * NAMES + name;
             let call = Call { number, key, print: 0, patience, attempt_ms: 6 * lease };
-            call_at(stage, calls, chance.below(lease), call);
+            call_at(stage, gateways, calls, chance.below(lease), call);
             number += 1;
         }
     }
@@ -202,7 +213,7 @@ fn plan_blows(options: &Options, chance: &mut Chance, starts: &[u64]) -> Vec<(u6
     blows
 }
 
-async fn strike(stage: &Stage, blow: Blow) {
+async fn strike(stage: &Stage, gateways: &Gateways, blow: Blow) {
     let is_over = stage.with(|state| {
         state.faults += u64::from(!state.healed);
         state.healed
@@ -213,33 +224,34 @@ async fn strike(stage: &Stage, blow: Blow) {
     let until = |ms| stage.now_ms() + ms;
     match blow {
         Blow::Crash { gateway, down_ms } => {
-            if crash(stage, gateway) {
-                come_back(stage, gateway, down_ms).await;
+            if crash(stage, gateways, gateway) {
+                come_back(stage, gateways, gateway, down_ms).await;
             }
         }
         Blow::Pause { gateway, ms } => {
-            if let Some(life) = stage.with(|state| state.life(gateway)) {
+            if let Some(life) = gateways.life(gateway) {
                 stage.record(What::Paused { gateway });
                 life.pause_until(until(ms));
             }
         }
         Blow::Drain { gateway, patience_ms, linger_ms, down_ms } => {
-            if drain(stage, gateway, patience_ms).await {
+            if drain(stage, gateways, gateway, patience_ms).await {
                 // What would begin after this begins within this time.
                 stage.sleep(linger_ms).await;
-                if crash(stage, gateway) {
-                    come_back(stage, gateway, down_ms).await;
+                if crash(stage, gateways, gateway) {
+                    come_back(stage, gateways, gateway, down_ms).await;
                 }
             }
         }
-        Blow::Reload { gateway, number } => stage.with(|state| {
-            if let Some(Some(process)) = state.processes.get(usize::from(gateway)) {
-                process.reload(stage.options(), number);
-                state.record(What::Reloaded { gateway });
+        Blow::Reload { gateway, number } => {
+            let reloaded =
+                gateways.alive(gateway, |process| process.reload(stage.options(), number));
+            if reloaded.is_some() {
+                stage.record(What::Reloaded { gateway });
             }
-        }),
+        }
         Blow::CutOff { gateway, ms } => {
-            if let Some(life) = stage.with(|state| state.life(gateway)) {
+            if let Some(life) = gateways.life(gateway) {
                 stage.record(What::CutOff { gateway });
                 life.cut_off_until(until(ms));
             }
@@ -253,38 +265,32 @@ async fn strike(stage: &Stage, blow: Blow) {
 }
 
 /// Kills a process, if it is alive.
-fn crash(stage: &Stage, gateway: u8) -> bool {
-    let process = stage.with(|state| {
-        let slot = state.processes.get_mut(usize::from(gateway))?;
-        let process = slot.take()?;
-        state.record(What::Crashed { gateway });
-        process.life.die();
-        Some(process)
-    });
+fn crash(stage: &Stage, gateways: &Gateways, gateway: u8) -> bool {
+    let process = gateways.with(|all| all.get_mut(usize::from(gateway)).and_then(Option::take));
     // Dropped outside of the lock: its upkeep ends with it.
-    process.is_some()
+    let Some(process) = process else { return false };
+    stage.record(What::Crashed { gateway });
+    process.life.die();
+    true
 }
 
-async fn come_back(stage: &Stage, gateway: u8, down_ms: u64) {
+async fn come_back(stage: &Stage, gateways: &Gateways, gateway: u8, down_ms: u64) {
     stage.sleep(down_ms).await;
-    let is_down = stage.with(|state| {
-        matches!(state.processes.get(usize::from(gateway)), Some(None)) && !state.healed
-    });
+    let is_down = gateways.with(|all| matches!(all.get(usize::from(gateway)), Some(None)))
+        && !stage.with(|state| state.healed);
     if is_down {
-        boot(stage, gateway);
+        boot(stage, gateways, gateway);
     }
 }
 
 /// Tells a process to take nothing more, and waits as its owner would. False if it died meanwhile.
-async fn drain(stage: &Stage, gateway: u8, patience_ms: u64) -> bool {
-    let draining = stage.with(|state| {
-        let process = state.processes.get_mut(usize::from(gateway))?.as_mut()?;
+async fn drain(stage: &Stage, gateways: &Gateways, gateway: u8, patience_ms: u64) -> bool {
+    let draining = gateways.alive(gateway, |process| {
         process.accepts = false;
-        let draining = (process.life.clone(), process.drain.clone());
-        state.record(What::Drains { gateway });
-        Some(draining)
+        (process.life.clone(), process.drain.clone())
     });
     let Some((life, drain)) = draining else { return false };
+    stage.record(What::Drains { gateway });
     let waited = drain.wait(Duration::from_millis(patience_ms)).await;
     if life.is_dead() {
         return false;
@@ -352,27 +358,27 @@ async fn operate(stage: &Stage, chance: &mut Chance) {
 }
 
 /// Everything is repaired.
-fn heal(stage: &Stage) {
-    let down: Vec<_> = stage.with(|state| {
+fn heal(stage: &Stage, gateways: &Gateways) {
+    stage.with(|state| {
         state.record(What::Healed);
         state.healed = true;
-        for process in state.processes.iter_mut().flatten() {
-            process.life.resume();
-        }
         let by = state.records.steady();
         if by != 0 {
             state.record(What::Jumped { by });
         }
-        let slots = state.processes.iter().enumerate();
+    });
+    let down: Vec<_> = gateways.with(|all| {
+        for process in all.iter().flatten() {
+            process.life.resume();
+        }
         // A process that was told to stop is replaced as well.
-        slots
-            .filter(|(_, slot)| !slot.as_ref().is_some_and(|it| it.accepts))
-            .map(|(at, _)| at as u8)
-            .collect()
+        let serves = |slot: &Option<Process>| slot.as_ref().is_some_and(|it| it.accepts);
+        let slots = all.iter().enumerate();
+        slots.filter(|(_, slot)| !serves(slot)).map(|(at, _)| at as u8).collect()
     });
     for gateway in down {
-        crash(stage, gateway);
-        boot(stage, gateway);
+        crash(stage, gateways, gateway);
+        boot(stage, gateways, gateway);
     }
 }
 
@@ -409,7 +415,7 @@ fn is_dead_letter(record: &retrysafe_core::record::Record, options: &Options) ->
 }
 
 /// The last look: what is left to a person, and whether every process can stop.
-async fn end(stage: &Stage) {
+async fn end(stage: &Stage, gateways: &Gateways) {
     let options = stage.options();
     let reader = SimStore::new(stage, Asker::Outside(Role::Reader));
     let dead = retrysafe::upkeep::dead_letters(&reader, &schedule(options), 100).await;
@@ -421,7 +427,7 @@ async fn end(stage: &Stage) {
         });
     }
     for gateway in 0..options.gateways {
-        drain(stage, gateway, options.liveness_ms()).await;
+        drain(stage, gateways, gateway, options.liveness_ms()).await;
     }
     stage.record(What::Ended);
 }

@@ -18,7 +18,7 @@ use tower_service::Service;
 
 use super::answer::exec_of;
 use super::options::Kind;
-use super::process::Guarded;
+use super::process::{Gateways, Guarded};
 use super::stage::{CALL, CONN, Conn, Life, Stage};
 use crate::chance::Chance;
 use crate::history::{Class, NONE, What};
@@ -27,6 +27,7 @@ use crate::history::{Class, NONE, What};
 #[derive(Clone)]
 pub struct Network {
     pub stage: Stage,
+    pub gateways: Gateways,
     pub key: u8,
     pub print: u8,
 }
@@ -152,10 +153,10 @@ impl Network {
 
     /// The process that listens there, if one does.
     fn connect(&self, gateway: u8) -> Option<(Life, Guarded)> {
-        self.stage.with(|state| {
-            let process = state.processes.get(usize::from(gateway))?.as_ref()?;
+        let found = self.gateways.alive(gateway, |process| {
             process.accepts.then(|| (process.life.clone(), process.service.clone()))
-        })
+        });
+        found.flatten()
     }
 
     /// Hands a request to a gateway. What comes back is its answer, unless the connection breaks.

@@ -27,6 +27,26 @@ use crate::history::{Found, What};
 /// The shipped layer around the simulated handler.
 pub type Guarded = Idempotency<Upstream, SimStore>;
 
+/// The processes of a history, by their numbers; none where one is down.
+#[derive(Clone, Default)]
+pub struct Gateways(Arc<Mutex<Vec<Option<Process>>>>);
+
+impl Gateways {
+    pub fn with<R>(&self, act: impl FnOnce(&mut Vec<Option<Process>>) -> R) -> R {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A process that is alive.
+    pub fn alive<R>(&self, gateway: u8, act: impl FnOnce(&mut Process) -> R) -> Option<R> {
+        self.with(|all| all.get_mut(usize::from(gateway)).and_then(Option::as_mut).map(act))
+    }
+
+    /// The life of a process, if it is alive.
+    pub fn life(&self, gateway: u8) -> Option<Life> {
+        self.alive(gateway, |process| process.life.clone())
+    }
+}
+
 /// A gateway process that is alive.
 pub struct Process {
     pub life: Life,

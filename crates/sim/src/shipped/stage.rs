@@ -19,9 +19,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::options::{Kind, Options};
-use super::process::Process;
+use super::plan::Execution;
 use super::records::Records;
-use super::upstream::Execution;
 use crate::chance::Chance;
 use crate::history::{Entry, Found, What};
 use crate::options::{NAMES, SCOPES};
@@ -56,7 +55,6 @@ pub struct State {
     pub healed: bool,
     pub names: Vec<Id>,
     pub records: Records,
-    pub processes: Vec<Option<Process>>,
     pub epochs: Vec<u16>,
     pub conns: Vec<Conn>,
     pub execs: Vec<Execution>,
@@ -250,13 +248,6 @@ pub fn scope_name(key: u8) -> String {
 
 fn scope(key: u8) -> Scope {
     Scope::of([("sim", scope_name(key).as_bytes())])
-}
-
-impl State {
-    /// The life of a process, if it is alive.
-    pub fn life(&self, gateway: u8) -> Option<Life> {
-        self.processes.get(usize::from(gateway))?.as_ref().map(|process| process.life.clone())
-    }
 }
 
 impl Life {

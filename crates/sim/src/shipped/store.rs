@@ -12,8 +12,9 @@ use retrysafe_core::store::{
 };
 use tokio::sync::oneshot;
 
+use super::apply::apply;
 use super::options::Kind;
-use super::records::{Reply, Request, apply};
+use super::records::{Reply, Request};
 use super::stage::{Life, Stage};
 use super::witness::{Asker, note_asked, note_heard};
 

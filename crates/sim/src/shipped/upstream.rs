@@ -14,70 +14,20 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use retrysafe::layer::{Attempt, Body, Failed};
-use retrysafe_core::record::{Answer, Standing};
+use retrysafe_core::record::Answer;
 use retrysafe_core::response::StoredResponse;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::answer::{HandlerError, Pieces, answer, body, headers, said};
 use super::options::Kind;
+use super::plan::{Execution, Handler, Plan, Says};
 use super::stage::{CONN, Life, Stage, State};
 use crate::history::{NONE, SaidSo, What};
 
 /// The longest pause between two pieces of an answer. An answer that takes longer than the route
 /// holds it is not kept, and the checker could not know which it was.
 const PIECE_MS_MAX: u64 = 4_000;
-
-/// One execution, and what becomes of it.
-#[derive(Clone)]
-pub struct Execution {
-    pub key: u8,
-    /// Its fence; none where nothing protects it.
-    pub fence: Option<u32>,
-    pub plan: Plan,
-    pub took_effect: bool,
-    /// How its owner has settled it.
-    pub settled: Option<Standing>,
-}
-
-/// What handler and upstream will do, drawn when the request is sent.
-#[derive(Clone, Copy)]
-pub struct Plan {
-    way_ms: u64,
-    work_ms: u64,
-    rest_ms: u64,
-    /// Whether the message arrives, and whether its answer does.
-    arrives: bool,
-    answers: bool,
-    effect: bool,
-    pub status: u16,
-    pub said: SaidSo,
-    pub long: bool,
-    pub whole: bool,
-    pub piece_ms: u64,
-    handler: Handler,
-    ttl_ms: Option<u64>,
-    pub says: Says,
-}
-
-/// What kind of handler it is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Handler {
-    Proxy,
-    Panics,
-    Errs,
-    /// It never waits for anything, and uses up its task's budget.
-    Busy,
-    Refuses,
-}
-
-/// By what a handler says its outcome.
-#[derive(Clone, Copy)]
-pub enum Says {
-    Header,
-    Extension,
-    Attempt,
-}
 
 /// The service that the layer wraps.
 #[derive(Clone)]

@@ -13,8 +13,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::KeyDigest;
 use crate::record::{
-    About, Answer, AnswerHead, Doubt, Fence, Happened, Judge, MOMENTS_MAX, Moment, Record,
-    Standing, State,
+    About, Answer, AnswerHead, Doubt, Fence, Happened, Judge, LATE_BODY_BYTES_MAX, LateResult,
+    MOMENTS_MAX, Moment, Record, Standing, State,
 };
 use crate::response::StoredResponse;
 use crate::scope::{CredentialMark, Id, Scope};
@@ -333,11 +333,15 @@ fn put_happened(out: &mut Vec<u8>, what: &Happened) {
             put(out, status(code));
         }
         Happened::Doubted(doubt) => out.extend([2, doubt_byte(*doubt)]),
-        Happened::LateResult(fence, standing, code) => {
+        Happened::LateResult(late) => {
             out.push(3);
-            put(out, fence.0);
-            out.push(standing_byte(*standing));
-            put(out, status(code));
+            put(out, late.fence.0);
+            out.push(standing_byte(late.standing));
+            put(out, status(&late.status));
+            // An empty media type is none.
+            put_bytes(out, late.content_type.as_deref().unwrap_or_default().as_bytes());
+            put_bytes(out, &late.body_start);
+            put(out, late.body_bytes);
         }
         Happened::LookedUp(found) if found.is_empty() => out.push(4),
         Happened::LookedUp(found) => {
@@ -497,11 +501,17 @@ impl Reader {
             0 => Happened::Began(None),
             1 => Happened::Settled(self.one_of(&Standing::ALL)?, self.code()?),
             2 => Happened::Doubted(self.one_of(&DOUBTS)?),
-            3 => Happened::LateResult(
-                Fence(self.number()?),
-                self.one_of(&Standing::ALL)?,
-                self.code()?,
-            ),
+            3 => Happened::LateResult(Box::new(LateResult {
+                fence: Fence(self.number()?),
+                standing: self.one_of(&Standing::ALL)?,
+                status: self.code()?,
+                content_type: self.text().map(|text| (!text.is_empty()).then_some(text))?,
+                body_start: {
+                    let start = self.byte_string()?;
+                    (start.len() <= LATE_BODY_BYTES_MAX).then(|| Bytes::copy_from_slice(&start))?
+                },
+                body_bytes: self.number()?,
+            })),
             4 => Happened::LookedUp("".into()),
             5 => Happened::Resolved(
                 self.one_of(&Standing::ALL)?,
@@ -666,6 +676,11 @@ mod tests {
         ]
     }
 
+    /// The beginning of a late answer's body, and how long the whole was.
+    fn body() -> impl Strategy<Value = (Bytes, u64)> {
+        (vec(any::<u8>(), 0..40).prop_map(Bytes::from), any::<u64>())
+    }
+
     fn happened() -> impl Strategy<Value = Happened> {
         let code = || proptest::option::of(1..=u16::MAX);
         let text = || ".{0,40}".prop_map(Into::<Box<str>>::into);
@@ -674,9 +689,17 @@ mod tests {
                 .prop_map(|request_id| Happened::Began(request_id.map(Into::into))),
             (standing(), code()).prop_map(|(standing, code)| Happened::Settled(standing, code)),
             doubt().prop_map(Happened::Doubted),
-            (any::<u64>(), standing(), code()).prop_map(|(fence, standing, code)| {
-                Happened::LateResult(Fence(fence), standing, code)
-            }),
+            (any::<u64>(), standing(), code(), proptest::option::of("[a-z/]{1,40}"), body())
+                .prop_map(|(fence, standing, status, content_type, (body_start, body_bytes))| {
+                    Happened::LateResult(Box::new(LateResult {
+                        fence: Fence(fence),
+                        standing,
+                        status,
+                        content_type: content_type.map(Into::into),
+                        body_start,
+                        body_bytes,
+                    }))
+                }),
             text().prop_map(Happened::LookedUp),
             (standing(), proptest::sample::select(&JUDGES[..]), text())
                 .prop_map(|(standing, judge, why)| Happened::Resolved(standing, judge, why)),
@@ -929,7 +952,8 @@ mod tests {
         "030101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          040404040404040404040404040404040404040404040404010909090909090909090909090909090904\
-         504f5354022f72022f7080d095ffbc31e0d403ac02ab02010205060105ab0203030100d4f7151d",
+         504f5354022f72022f7080d095ffbc31e0d403ac02ab02010205060105ab02030301000174046c617465\
+         0517633d36",
         "030101010101010101010101010101010101010101010101010101010101010101017302020202020202\
          020202020202020202020202020202020202020202020202020103030303030303030404040404040404\
          0404040404040404040404040404040404040404040404040004504f5354022f72022f7080d095ffbc31\
@@ -976,7 +1000,14 @@ mod tests {
             vec![],
             vec![Happened::Began(None), Happened::Settled(Standing::Completed, Some(201))],
             vec![Happened::Doubted(Doubt::OwnerGone), Happened::LookedUp("".into())],
-            vec![Happened::LateResult(Fence(3), Standing::Completed, None)],
+            vec![Happened::LateResult(Box::new(LateResult {
+                fence: Fence(3),
+                standing: Standing::Completed,
+                status: None,
+                content_type: Some("t".into()),
+                body_start: Bytes::from_static(b"late"),
+                body_bytes: 5,
+            }))],
             vec![
                 Happened::Resolved(Standing::FailedRetryable, Judge::Operator, "r".into()),
                 Happened::Expired("e".into()),

@@ -13,18 +13,22 @@ use std::time::Duration;
 
 use crate::fingerprint::{Fingerprint, RulesId};
 use crate::key::KeyDigest;
-use crate::machine::{self, Decision, Event, Reply, Verdict};
+use crate::machine::{
+    self, Decision, Event, Expire, KeepHead, LeaseCheck, LookUp, OwnerGone, Renew, Resolve, Settle,
+    SettleReply, Verdict, Withdraw,
+};
 use crate::record::{
-    About, Answer, AnswerHead, Becomes, Fence, First, Happened, Moment, Outcome, Record, Standing,
-    State, Write,
+    About, Answer, AnswerHead, Becomes, Fence, First, Happened, LateResult, Moment, Outcome,
+    Record, Standing, State, Write,
 };
 use crate::scope::{CredentialMark, Id, Scope};
-use crate::store::{
-    Filter, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
-};
+use crate::store::{Filter, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped};
 use crate::time::Time;
 
+mod begin;
 mod within;
+
+use begin::{Directly, begin_over};
 
 pub use within::NotSettled;
 
@@ -213,56 +217,7 @@ impl<S: Store> Engine<S> {
     /// The store's. The caller must not execute; if the error
     /// [may have been applied](StoreError::may_have_applied), it should [withdraw](Self::withdraw).
     pub async fn begin<P: Prints + ?Sized>(&self, ask: &Ask<'_, P>) -> Result<Begun, StoreError> {
-        let id = ask.id();
-        let mut known: Option<(Record, Time)> = None;
-        for _ in 0..RACES_MAX {
-            let (record, now) = match known.take() {
-                Some(seen) => seen,
-                None => {
-                    let Stamped { now, value } = self.store.insert(ask.first(id)).await?;
-                    match value {
-                        Inserted::New(record) => {
-                            return Ok(Begun::Execute(Lease::new(record, now)));
-                        }
-                        Inserted::Exists(record) => (record, now),
-                    }
-                }
-            };
-            let event = Event::Begin {
-                same_request: ask.is_same(&record),
-                mark: ask.mark,
-                owner: ask.owner,
-                lease: ask.lease,
-                request_id: ask.request_id,
-            };
-            match machine::decide(Some(&record), &event, now) {
-                Decision::Insert => {}
-                Decision::Stands(reply) => return begun(record, reply, now),
-                Decision::Write(write) => {
-                    let is_doubt = matches!(write.becomes, Becomes::Unknown(_));
-                    let head = record.state.head().cloned();
-                    let Stamped { now, value } = match self.store.swap(record, write).await {
-                        Ok(answer) => answer,
-                        // The lease is over, whether that could be noted or not. An error would say
-                        // that nothing has begun, and a caller that fails open would execute.
-                        Err(_) if is_doubt => return Ok(Begun::Unknown(head)),
-                        Err(error) => return Err(error),
-                    };
-                    match value {
-                        Swapped::Done(record) => match record.state {
-                            State::InProgress { .. } => {
-                                return Ok(Begun::Execute(Lease::new(record, now)));
-                            }
-                            State::Unknown { .. }
-                            | State::Completed { .. }
-                            | State::FailedRetryable { .. } => return Ok(Begun::Unknown(head)),
-                        },
-                        Swapped::Lost(current) => known = current.map(|record| (record, now)),
-                    }
-                }
-            }
-        }
-        Err(StoreError::not_applied(StoreErrorKind::Broken))
+        begin_over(&mut Directly(&self.store), ask).await
     }
 
     /// Takes back a begin whose acknowledgement was lost: the caller has not executed and will not.
@@ -272,7 +227,7 @@ impl<S: Store> Engine<S> {
     ///
     /// The store's. It may be repeated; if it never succeeds, the record becomes unknown.
     pub async fn withdraw(&self, id: Id, owner: u64) -> Result<bool, StoreError> {
-        let ruled = self.rule(id, &Event::Withdraw { owner }).await?;
+        let ruled = self.rule(id, &Withdraw { owner }).await?;
         Ok(matches!(ruled, Ruled::Done(_)))
     }
 
@@ -288,7 +243,7 @@ impl<S: Store> Engine<S> {
         lease: Duration,
         lease_max: Duration,
     ) -> Result<Renewed, StoreError> {
-        self.extend(held.id, &Event::Renew { fence: held.fence, lease, lease_max }).await
+        self.extend(held.id, &Renew { fence: held.fence, lease, lease_max }).await
     }
 
     /// Makes the head of an answer durable that will not be kept whole, and lengthens the lease as
@@ -304,8 +259,8 @@ impl<S: Store> Engine<S> {
         lease: Duration,
         lease_max: Duration,
     ) -> Result<Renewed, StoreError> {
-        let event = Event::KeepHead { fence: held.fence, head, lease, lease_max };
-        let error = match self.extend(held.id, &event).await {
+        let renew = Renew { fence: held.fence, lease, lease_max };
+        let error = match self.extend(held.id, &KeepHead { head, renew }).await {
             Err(error) if error.may_have_applied() => error,
             answer => return answer,
         };
@@ -322,15 +277,13 @@ impl<S: Store> Engine<S> {
     }
 
     /// Writes what keeps an owner believed, unless it has lost its record.
-    async fn extend(&self, id: Id, event: &Event<'_>) -> Result<Renewed, StoreError> {
+    async fn extend(&self, id: Id, event: &impl Event) -> Result<Renewed, StoreError> {
         let loaded = self.store.load(id).await?;
         let mut now = loaded.now;
         let mut current = loaded.value;
         for _ in 0..RACES_MAX {
-            let decision = machine::decide(current.as_ref(), event, now);
-            let (Some(record), Decision::Write(write)) = (current, decision) else {
-                return Ok(Renewed::Lost);
-            };
+            let write = machine::decide(current.as_ref(), event, now).and_then(Decision::write);
+            let (Some(record), Some(write)) = (current, write) else { return Ok(Renewed::Lost) };
             let answer = self.store.swap(record, write).await?;
             now = answer.now;
             match answer.value {
@@ -347,16 +300,25 @@ impl<S: Store> Engine<S> {
     ///
     /// The store's, together with the lease: the outcome may be settled again, with the same fence.
     pub async fn settle(&self, lease: Lease, outcome: &Outcome) -> Result<Settled, Unsettled> {
-        let event = Event::Settle { fence: lease.fence, outcome, ttl: lease.ttl };
+        let event = Settle { fence: lease.fence, outcome, ttl: lease.ttl };
         let (mut current, mut now) = (Some(lease.record.clone()), lease.granted_at);
         for _ in 0..RACES_MAX {
             let decision = machine::decide(current.as_ref(), &event, now);
             let (record, write) = match (decision, current) {
-                (Decision::Write(write), Some(record)) => (record, write),
-                (Decision::Stands(Reply::Repeated), Some(record)) => {
+                (Some(Decision::Write(write)), Some(record)) => (record, write),
+                (Some(Decision::Stands(SettleReply::Repeated)), Some(record)) => {
                     return Ok(Settled::Done(record));
                 }
-                (Decision::Insert | Decision::Stands(_) | Decision::Write(_), current) => {
+                (
+                    Some(
+                        Decision::Write(_)
+                        | Decision::Stands(
+                            SettleReply::Repeated | SettleReply::Contradicts | SettleReply::Lost,
+                        ),
+                    )
+                    | None,
+                    current,
+                ) => {
                     return Ok(Box::pin(self.too_late(&lease, current, outcome)).await);
                 }
             };
@@ -380,7 +342,7 @@ impl<S: Store> Engine<S> {
     ///
     /// The store's. It may be repeated: a verdict is decided once.
     pub async fn resolve(&self, id: Id, verdict: &Verdict) -> Result<Ruled, StoreError> {
-        self.rule(id, &Event::Resolve(verdict)).await
+        self.rule(id, &Resolve(verdict)).await
     }
 
     /// Notes what a reconciler has learned about an unknown record that it had read: nothing final.
@@ -393,7 +355,7 @@ impl<S: Store> Engine<S> {
         let State::Unknown { lookups, .. } = seen.state else {
             return Ok(Ruled::Refused(seen.clone()));
         };
-        self.rule(seen.id, &Event::LookUp { fence: seen.fence, lookups, found }).await
+        self.rule(seen.id, &LookUp { fence: seen.fence, lookups, found }).await
     }
 
     /// Makes the records unknown that owners have left in progress who cannot be alive, and says
@@ -429,8 +391,8 @@ impl<S: Store> Engine<S> {
     ) -> Result<bool, StoreError> {
         for _ in 0..RACES_MAX {
             let is_left = matches!(record.state, State::InProgress { owner, .. } if is_gone(owner));
-            let decision = machine::decide(Some(&record), &Event::OwnerGone, now);
-            let (Decision::Write(write), true) = (decision, is_left) else { return Ok(false) };
+            let write = machine::decide(Some(&record), &OwnerGone, now).and_then(Decision::write);
+            let (Some(write), true) = (write, is_left) else { return Ok(false) };
             let answer = self.store.swap(record, write).await?;
             now = answer.now;
             match answer.value {
@@ -448,7 +410,7 @@ impl<S: Store> Engine<S> {
     ///
     /// The store's.
     pub async fn expire(&self, id: Id, reason: &str) -> Result<Ruled, StoreError> {
-        self.rule(id, &Event::Expire(reason)).await
+        self.rule(id, &Expire(reason)).await
     }
 
     /// Reads a record that is not expired.
@@ -515,26 +477,23 @@ impl<S: Store> Engine<S> {
     }
 
     async fn expire_lease(&self, record: Record, now: Time) -> Result<bool, StoreError> {
-        match machine::decide(Some(&record), &Event::LeaseCheck, now) {
-            Decision::Insert | Decision::Stands(_) => Ok(false),
-            // A losing swap means that the owner has settled or renewed meanwhile: all the better.
-            Decision::Write(write) => {
-                let answer = self.store.swap(record, write).await?;
-                Ok(matches!(answer.value, Swapped::Done(_)))
-            }
-        }
+        let write = machine::decide(Some(&record), &LeaseCheck, now).and_then(Decision::write);
+        let Some(write) = write else { return Ok(false) };
+        // A losing swap means that the owner has settled or renewed meanwhile: all the better.
+        let answer = self.store.swap(record, write).await?;
+        Ok(matches!(answer.value, Swapped::Done(_)))
     }
 
     /// Loads a record and applies one event to it, looking again while others win.
-    async fn rule(&self, id: Id, event: &Event<'_>) -> Result<Ruled, StoreError> {
+    async fn rule(&self, id: Id, event: &impl Event) -> Result<Ruled, StoreError> {
         let loaded = self.store.load(id).await?;
         let (mut current, mut now) = (loaded.value, loaded.now);
         for _ in 0..RACES_MAX {
             let Some(record) = current else { return Ok(Ruled::Absent) };
             let write = match machine::decide(Some(&record), event, now) {
-                Decision::Write(write) => write,
-                Decision::Insert | Decision::Stands(Reply::Absent) => return Ok(Ruled::Absent),
-                Decision::Stands(_) => return Ok(Ruled::Refused(record)),
+                Some(Decision::Write(write)) => write,
+                Some(Decision::Stands(_)) => return Ok(Ruled::Refused(record)),
+                None => return Ok(Ruled::Absent),
             };
             let answer = self.store.swap(record, write).await?;
             now = answer.now;
@@ -553,7 +512,7 @@ impl<S: Store> Engine<S> {
             current.as_ref().is_some_and(|record| contradicts(record, lease.fence, outcome));
         let told = |record: &Record| {
             record.timeline.iter().any(
-                |moment| matches!(moment.what, Happened::LateResult(fence, ..) if fence == lease.fence),
+                |moment| matches!(&moment.what, Happened::LateResult(late) if late.fence == lease.fence),
             )
         };
         let current = match current {
@@ -561,11 +520,10 @@ impl<S: Store> Engine<S> {
                 let write = Write {
                     becomes: Becomes::Same,
                     new_fence: false,
-                    what: Some(Happened::LateResult(
+                    what: Some(Happened::LateResult(Box::new(LateResult::new(
                         lease.fence,
-                        outcome.standing(),
-                        outcome.status().map(|status| status.as_u16()),
-                    )),
+                        outcome,
+                    )))),
                     ttl: None,
                 };
                 match self.store.swap(record.clone(), write).await {
@@ -609,30 +567,6 @@ fn contradicts(record: &Record, fence: Fence, outcome: &Outcome) -> bool {
             | Standing::Unknown,
             Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_),
         ) => false,
-    }
-}
-
-fn begun(record: Record, reply: Reply, now: Time) -> Result<Begun, StoreError> {
-    let left = record.lease_until().map(|until| now.until(until)).unwrap_or_default();
-    match (reply, record.state) {
-        (Reply::Replay, State::Completed { answer, expires_at, .. }) => {
-            Ok(Begun::Replay(answer, expires_at))
-        }
-        (Reply::InProgress, _) => Ok(Begun::InProgress(left)),
-        (Reply::Mismatch, _) => Ok(Begun::Mismatch),
-        (Reply::CredentialChanged, _) => Ok(Begun::CredentialChanged),
-        (Reply::Unknown, state) => Ok(Begun::Unknown(state.head().cloned())),
-        (
-            Reply::Replay
-            | Reply::Repeated
-            | Reply::Lost
-            | Reply::Contradicts
-            | Reply::Decided
-            | Reply::Refused
-            | Reply::NotDue
-            | Reply::Absent,
-            _,
-        ) => Err(StoreError::not_applied(StoreErrorKind::Broken)),
     }
 }
 
@@ -722,6 +656,7 @@ mod tests {
     use super::*;
     use crate::machine::{Evidence, Proof};
     use crate::record::{Doubt, Judge};
+    use crate::store::Inserted;
 
     /// A store that breaks its contract: it has this record, and no swap of it ever wins.
     struct Contrary {

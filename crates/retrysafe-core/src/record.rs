@@ -11,6 +11,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 
 use crate::fingerprint::Fingerprint;
@@ -29,6 +31,13 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// The longest reason an operator may give, in bytes. Longer ones are cut.
 pub const REASON_BYTES_MAX: usize = 500;
+
+/// How much of a late answer's body is kept, in bytes: enough to see what was done, and little enough
+/// that a full timeline of late answers stays below 100 KiB.
+pub const LATE_BODY_BYTES_MAX: usize = 4 * 1024;
+
+/// The longest media type of a late answer that is kept, in bytes. Longer ones are not kept.
+pub const LATE_TYPE_BYTES_MAX: usize = 128;
 
 /// The number that rises with ownership, so that a late owner loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -197,14 +206,31 @@ pub enum Happened {
     Settled(Standing, Option<u16>),
     /// It came to be unknown without a word from its owner.
     Doubted(Doubt),
-    /// An owner that had lost its fence still reported this standing and status. Nothing changed.
-    LateResult(Fence, Standing, Option<u16>),
+    /// An owner that had lost its fence still reported this. Nothing changed.
+    LateResult(Box<LateResult>),
     /// A reconciler asked and learned nothing final, but this.
     LookedUp(Box<str>),
     /// Somebody decided by evidence.
     Resolved(Standing, Judge, Box<str>),
     /// An operator ended its retention early.
     Expired(Box<str>),
+}
+
+/// What an owner reported after it had lost its fence. It is evidence for whoever decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateResult {
+    /// The fence that the owner began with.
+    pub fence: Fence,
+    /// How it says that its execution ended.
+    pub standing: Standing,
+    /// The status, if it had an answer.
+    pub status: Option<u16>,
+    /// The media type of the answer, if that is known and fits [`LATE_TYPE_BYTES_MAX`].
+    pub content_type: Option<Box<str>>,
+    /// The first [`LATE_BODY_BYTES_MAX`] bytes of the answer's body.
+    pub body_start: Bytes,
+    /// How many bytes the whole body had.
+    pub body_bytes: u64,
 }
 
 /// Who decided about an unknown record.
@@ -495,7 +521,7 @@ impl Record {
             Happened::Began(request_id) => request_id.as_deref(),
             Happened::Settled(..)
             | Happened::Doubted(_)
-            | Happened::LateResult(..)
+            | Happened::LateResult(_)
             | Happened::LookedUp(_)
             | Happened::Resolved(..)
             | Happened::Expired(_) => None,
@@ -617,6 +643,35 @@ impl Outcome {
             Self::Completed(answer) => answer.status(),
             Self::Retryable(status) => *status,
             Self::Unknown(_) => None,
+        }
+    }
+}
+
+impl LateResult {
+    /// What is kept of an outcome that its owner reported too late.
+    pub fn new(fence: Fence, outcome: &Outcome) -> Self {
+        let status = outcome.status().map(|status| status.as_u16());
+        let standing = outcome.standing();
+        let nothing = Self {
+            fence,
+            standing,
+            status,
+            content_type: None,
+            body_start: Bytes::new(),
+            body_bytes: 0,
+        };
+        let Outcome::Completed(Answer::Kept(response)) = outcome else { return nothing };
+        let content_type = response.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
+        let content_type = content_type.and_then(|(_, value)| value.to_str().ok());
+        // A copy: a slice would keep the whole body in memory for as long as the record is there.
+        let start = response.body.get(..LATE_BODY_BYTES_MAX).unwrap_or(&response.body);
+        Self {
+            content_type: content_type
+                .filter(|text| (1..=LATE_TYPE_BYTES_MAX).contains(&text.len()))
+                .map(Into::into),
+            body_start: Bytes::copy_from_slice(start),
+            body_bytes: response.body.len() as u64,
+            ..nothing
         }
     }
 }
@@ -868,6 +923,30 @@ mod tests {
     fn a_write_without_a_moment_leaves_no_trace() {
         let record = write(Becomes::Same).onto(&begun(), at(150), 6);
         assert_eq!(record.timeline, begun().timeline);
+    }
+
+    #[test]
+    fn of_a_late_answer_its_beginning_is_kept() {
+        let late = |length: usize, media_type: &str| {
+            let value = HeaderValue::from_str(media_type).unwrap();
+            let response = StoredResponse {
+                status: StatusCode::CREATED,
+                headers: vec![(CONTENT_TYPE, value)],
+                body: vec![b'x'; length].into(),
+            };
+            LateResult::new(Fence(3), &Outcome::Completed(Answer::Kept(response)))
+        };
+        for length in [0, 1, LATE_BODY_BYTES_MAX, LATE_BODY_BYTES_MAX + 1, 1 << 20] {
+            let kept = late(length, "text/plain");
+            assert_eq!(kept.body_start.len(), length.min(LATE_BODY_BYTES_MAX));
+            assert_eq!((kept.body_bytes, kept.status), (length as u64, Some(201)));
+            assert_eq!(kept.content_type.as_deref(), Some("text/plain"));
+        }
+        let longest = "x".repeat(LATE_TYPE_BYTES_MAX);
+        assert_eq!(late(1, &longest).content_type.as_deref(), Some(&*longest));
+        assert_eq!(late(1, &format!("{longest}x")).content_type, None);
+        let not_kept = LateResult::new(Fence(3), &Outcome::Completed(answer()));
+        assert_eq!((not_kept.body_bytes, not_kept.status), (0, None));
     }
 
     #[test]

@@ -315,7 +315,7 @@ impl Act {
             (_, Some(Happened::Began(_))) => Self::Began,
             (_, Some(Happened::Settled(..))) => Self::Settled,
             (_, Some(Happened::Doubted(_))) => Self::Doubted,
-            (_, Some(Happened::LateResult(..))) => Self::Remarked,
+            (_, Some(Happened::LateResult(_))) => Self::Remarked,
             (_, Some(Happened::LookedUp(_))) => Self::LookedUp,
             (_, Some(Happened::Resolved(..))) => Self::Resolved,
             (_, Some(Happened::Expired(_))) => Self::Expired,

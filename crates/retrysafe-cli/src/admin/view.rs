@@ -1,7 +1,8 @@
 //! How is a record shown to an operator?
 //!
-//! Everything but what could hurt: never the key, the request's body, the answer's body or a
-//! credential. Times are RFC 3339, by the store's clock.
+//! Everything but what could hurt: never the key, the request's body, the answer that callers get or
+//! a credential. Of an answer that came too late its beginning is shown: it is the evidence by which
+//! an operator decides, and nobody else ever gets it. Times are RFC 3339, by the store's clock.
 
 use retrysafe_core::record::{Answer, AnswerHead, Happened, Moment, Record, State};
 use retrysafe_core::time::Time;
@@ -98,9 +99,16 @@ fn moment(moment: &Moment) -> Value {
             ("settled", json!({"state": standing.name(), "status": status}))
         }
         Happened::Doubted(doubt) => ("doubted", json!({"doubt": doubt.name()})),
-        Happened::LateResult(fence, standing, status) => (
+        Happened::LateResult(late) => (
             "late_result",
-            json!({"of_fence": fence.0, "state": standing.name(), "status": status}),
+            json!({
+                "of_fence": late.fence.0,
+                "state": late.standing.name(),
+                "status": late.status,
+                "content_type": late.content_type,
+                "body_start": printable(&late.body_start),
+                "body_bytes": late.body_bytes,
+            }),
         ),
         Happened::LookedUp(found) => ("looked_up", json!({"found": found})),
         Happened::Resolved(standing, judge, reason) => {
@@ -115,9 +123,22 @@ fn moment(moment: &Moment) -> Value {
     shown
 }
 
+/// Bytes as text that does nothing to a terminal.
+fn printable(bytes: &[u8]) -> String {
+    let is_harmless = |character: &char| !character.is_control() || *character == '\n';
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().map(|c| if is_harmless(&c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn evidence_does_nothing_to_a_terminal() {
+        assert_eq!(printable(b"{\"id\":1}\nx"), "{\"id\":1}\nx");
+        assert_eq!(printable(b"\x1b[2J\xff\0"), "\u{fffd}[2J\u{fffd}\u{fffd}");
+    }
 
     #[test]
     fn times_are_readable_at_both_ends() {

@@ -14,7 +14,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::samples::*;
 use super::stand::{AnyStore, ReopenStand, Soon, Stand};
 use super::{Owners, chance};
-use crate::machine::{Decision, Event, decide};
+use crate::machine::{Decision, OwnerGone, decide};
 use crate::record::{Becomes, Doubt, First, Happened, Record, Standing, Write};
 use crate::scope::{CredentialMark, Id};
 use crate::store::{Filter, Inserted, Store, Swapped};
@@ -300,10 +300,9 @@ impl Pair {
         if owners == Owners::Gone {
             let store = self.stage.store();
             for before in self.map.records.values().cloned().collect::<Vec<_>>() {
-                let Decision::Write(write) = decide(Some(&before), &Event::OwnerGone, self.map.now)
-                else {
-                    continue;
-                };
+                let write =
+                    decide(Some(&before), &OwnerGone, self.map.now).and_then(Decision::write);
+                let Some(write) = write else { continue };
                 let after = load(&store, before.id).await.expect("a reservation is durable");
                 let at = after.timeline.last().expect("it was doubted").at;
                 assert_eq!(after, write.onto(&before, at, after.version));

@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use super::samples::*;
 use super::stand::Stand;
 use crate::record::{
-    About, Answer, Becomes, Doubt, Fence, First, Happened, Judge, MOMENTS_MAX, Moment, Outcome,
-    REASON_BYTES_MAX, Record, Standing, State, Write,
+    About, Answer, Becomes, Doubt, Fence, First, Happened, Judge, LATE_BODY_BYTES_MAX, LateResult,
+    MOMENTS_MAX, Moment, Outcome, REASON_BYTES_MAX, Record, Standing, State, Write,
 };
 use crate::response::StoredResponse;
 use crate::store::{Filter, Store};
@@ -215,14 +215,16 @@ pub(super) async fn every_kind_of_moment_comes_back(bench: Stand) {
     let store = bench.store();
     let begun = new(&store, first("k")).await;
     let long = "ü".repeat(REASON_BYTES_MAX / 2);
+    let every_byte: Vec<u8> = (0..=u8::MAX).cycle().take(LATE_BODY_BYTES_MAX * 2).collect();
+    let long_answer = done(every_byte);
     let happened = [
         Happened::Began(None),
         Happened::Began(Some("id of a/request".into())),
         Happened::Settled(Standing::Unknown, None),
         Happened::Settled(Outcome::Retryable(None).standing(), Some(503)),
         Happened::Doubted(Doubt::AnswerLost),
-        Happened::LateResult(Fence(u64::MAX), Standing::Completed, Some(201)),
-        Happened::LateResult(Fence(0), Standing::FailedRetryable, None),
+        Happened::LateResult(Box::new(LateResult::new(Fence(u64::MAX), &long_answer))),
+        Happened::LateResult(Box::new(LateResult::new(Fence(0), &Outcome::Retryable(None)))),
         Happened::LookedUp("status 503 'x'".into()),
         Happened::Resolved(Standing::Completed, Judge::Reconciler, "".into()),
         Happened::Resolved(Standing::FailedRetryable, Judge::Webhook, "漢字 'x'".into()),

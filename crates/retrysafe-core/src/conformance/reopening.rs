@@ -6,7 +6,7 @@ use super::Owners;
 use super::samples::*;
 use super::stand::ReopenStand;
 use crate::engine::{Begun, Engine, Settled};
-use crate::machine::{Decision, Event, decide};
+use crate::machine::{Decision, OwnerGone, decide};
 use crate::record::{Doubt, Outcome, Record, Standing, State};
 use crate::scope::CredentialMark;
 use crate::store::{Filter, Store as _};
@@ -89,9 +89,8 @@ fn reopened(before: &Record, after: &Record, owners: Owners) {
         Owners::Gone => {
             let State::Unknown { since, doubt, .. } = after.state else { panic!("{after:?}") };
             assert_eq!(doubt, Doubt::OwnerGone);
-            let Decision::Write(write) = decide(Some(before), &Event::OwnerGone, since) else {
-                panic!("{before:?} was not in progress");
-            };
+            let write = decide(Some(before), &OwnerGone, since).and_then(Decision::write);
+            let write = write.expect("it was in progress");
             assert_eq!(*after, write.onto(before, since, after.version));
             assert!(after.version > before.version);
         }

@@ -6,7 +6,7 @@
 use super::samples::*;
 use super::stand::Stand;
 use crate::engine::{Begun, Engine, Lease, Settled};
-use crate::record::{Answer, Doubt, Happened, Outcome, Record, Standing};
+use crate::record::{Answer, Doubt, Happened, LateResult, Outcome, Record, Standing};
 use crate::store::Store;
 
 /// Settles what must hold.
@@ -228,7 +228,7 @@ pub(super) async fn an_overtaken_owner_loses_and_leaves_evidence(bench: Stand) {
     assert!(contradiction, "two different answers");
     let record = request.record(&engine).await;
     assert_eq!(current.as_ref(), Some(&record));
-    let evidence = Happened::LateResult(old_fence, Standing::Completed, Some(201));
+    let evidence = Happened::LateResult(Box::new(LateResult::new(old_fence, &done("first"))));
     assert_eq!(record.timeline.iter().filter(|moment| moment.what == evidence).count(), 1);
     assert_eq!(request.replay(&engine).await, answer("second"));
 }

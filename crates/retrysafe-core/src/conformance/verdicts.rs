@@ -5,7 +5,9 @@ use super::stand::Stand;
 use super::verbs::{refused, settled};
 use crate::engine::{Begun, Engine, Lease, Ruled};
 use crate::machine::{Evidence, Proof, Verdict};
-use crate::record::{Answer, Doubt, Fence, Happened, Judge, Outcome, Record, Standing, State};
+use crate::record::{
+    Answer, Doubt, Fence, Happened, Judge, LateResult, Outcome, Record, Standing, State,
+};
 use crate::store::Store;
 
 pub(super) fn executed(fence: Fence, answer: Answer) -> Verdict {
@@ -76,7 +78,7 @@ pub(super) async fn proof_of_no_execution_frees_the_key(bench: Stand) {
     let (_, contradiction) = refused(&engine, late, &done("after all")).await;
     assert!(contradiction, "the proof was wrong, and that is counted");
     let kept = request.record(&engine).await;
-    let evidence = Happened::LateResult(old_fence, Standing::Completed, Some(201));
+    let evidence = Happened::LateResult(Box::new(LateResult::new(old_fence, &done("after all"))));
     assert!(kept.timeline.iter().any(|moment| moment.what == evidence));
     settled(&engine, lease, &done("x")).await;
     assert_eq!(request.replay(&engine).await, answer("x"));

@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use super::{Ask, Begun, Engine, Lease, Prints, RACES_MAX, begun};
-use crate::machine::{self, Decision, Event};
-use crate::record::{Fence, Outcome, Record, State};
+use super::begin::{InTransaction, begin_over};
+use super::{Ask, Begun, Engine, Lease, Prints, RACES_MAX};
+use crate::machine::{self, Decision, Settle};
+use crate::record::{Fence, Outcome, Record};
 use crate::scope::Id;
-use crate::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped, Transactional};
+use crate::store::{Stamped, StoreError, StoreErrorKind, Swapped, Transactional};
 use crate::time::Time;
 
 /// Why a settle inside the caller's transaction does not hold.
@@ -46,49 +47,7 @@ impl<S: Transactional> Engine<S> {
         tx: &mut S::Transaction,
         ask: &Ask<'_, P>,
     ) -> Result<Begun, StoreError> {
-        let id = ask.id();
-        let mut known: Option<(Record, Time)> = None;
-        for _ in 0..RACES_MAX {
-            let (record, now) = match known.take() {
-                Some(seen) => seen,
-                None => {
-                    let Stamped { now, value } = self.store.insert_in(tx, ask.first(id)).await?;
-                    match value {
-                        Inserted::New(record) => {
-                            return Ok(Begun::Execute(Lease::new(record, now)));
-                        }
-                        Inserted::Exists(record) => (record, now),
-                    }
-                }
-            };
-            let event = Event::Begin {
-                same_request: ask.is_same(&record),
-                mark: ask.mark,
-                owner: ask.owner,
-                lease: ask.lease,
-                request_id: ask.request_id,
-            };
-            match machine::decide(Some(&record), &event, now) {
-                Decision::Insert => {}
-                Decision::Stands(reply) => return begun(record, reply, now),
-                Decision::Write(write) => {
-                    let head = record.state.head().cloned();
-                    let Stamped { now, value } = self.store.swap_in(tx, record, write).await?;
-                    match value {
-                        Swapped::Done(record) => {
-                            return Ok(match record.state {
-                                State::InProgress { .. } => Begun::Execute(Lease::new(record, now)),
-                                State::Unknown { .. }
-                                | State::Completed { .. }
-                                | State::FailedRetryable { .. } => Begun::Unknown(head),
-                            });
-                        }
-                        Swapped::Lost(current) => known = current.map(|record| (record, now)),
-                    }
-                }
-            }
-        }
-        Err(StoreError::not_applied(StoreErrorKind::Broken))
+        begin_over(&mut InTransaction { store: &self.store, tx }, ask).await
     }
 
     /// Settles inside the caller's transaction: the outcome holds if and only if that commits. On a
@@ -137,10 +96,10 @@ impl<S: Transactional> Engine<S> {
         ttl: Option<Duration>,
         outcome: &Outcome,
     ) -> Result<Record, NotSettled> {
-        let event = Event::Settle { fence, outcome, ttl };
+        let event = Settle { fence, outcome, ttl };
         for _ in 0..RACES_MAX {
-            let decision = machine::decide(current.as_ref(), &event, now);
-            let (Decision::Write(write), Some(record)) = (decision, current.take()) else {
+            let write = machine::decide(current.as_ref(), &event, now).and_then(Decision::write);
+            let (Some(write), Some(record)) = (write, current.take()) else {
                 // Even the same answer again is refused: it was settled by another transaction, and
                 // the work of this one would be the second.
                 self.store

@@ -12,7 +12,7 @@ use std::time::Duration;
 use retrysafe_core::Key;
 use retrysafe_core::conformance::{Bench, Damage, Owners, Reopen, Still};
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
-use retrysafe_core::machine::{Decision, Event, decide};
+use retrysafe_core::machine::{Decision, OwnerGone, decide};
 use retrysafe_core::record::{About, First, Record, State, Write};
 use retrysafe_core::scope::{Id, Scope};
 use retrysafe_core::store::{
@@ -53,7 +53,7 @@ impl Plain {
             if store.has(Flaw::OwnersAreForgotten) {
                 continue;
             }
-            if let Decision::Write(write) = decide(Some(&record), &Event::OwnerGone, now) {
+            if let Some(Decision::Write(write)) = decide(Some(&record), &OwnerGone, now) {
                 let version = disk.next();
                 disk.keep(&write.onto(&record, now, version));
             }

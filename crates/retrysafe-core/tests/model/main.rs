@@ -1,6 +1,6 @@
 //! Does the promise hold in every order of events?
 //!
-//! An exhaustive check over the real [`machine::decide`], [`First::record`] and [`Write::onto`]: two
+//! An exhaustive check over the real [`machine::decide_begin`], [`machine::decide`], [`First::record`] and [`Write::onto`]: two
 //! owners and two keys, every interleaving up to a bound on writes and time. A write is two steps,
 //! as it is over a network: somebody reads and decides, and later the store compares the version
 //! and swaps, or not, and the acknowledgement arrives, or not. In between anybody may move: owners

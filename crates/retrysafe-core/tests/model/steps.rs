@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use retrysafe_core::machine::{self, Decision, Event, Evidence, Proof, Reply, Verdict};
+use retrysafe_core::machine::{
+    self, Begin, BeginDecision, Decision, Event, Evidence, LeaseCheck, Proof, Renew, Resolve,
+    Settle, SettleReply, Verdict, Withdraw,
+};
 use retrysafe_core::record::{Becomes, Doubt, Fence, Judge, Outcome, Record, Standing, Write};
 use retrysafe_core::store::Inserted;
 use retrysafe_core::time::Time;
@@ -38,45 +41,34 @@ impl Bounds {
         self.reached.fetch_or(what as u16, Ordering::Relaxed);
     }
 
-    pub(super) fn decide(&self, record: Option<&Record>, event: &Event<'_>, now: Time) -> Decision {
-        let mut event = event.clone();
-        if let (Some(Fault::MarkIgnored), Event::Begin { mark, .. }, Some(record)) =
-            (self.fault, &mut event, record)
-        {
-            *mark = record.mark;
-        }
-        let event = &event;
-        let decision = machine::decide(record, event, now);
-        match (self.fault, event, &decision) {
-            (
-                Some(Fault::EndedLeaseRuns),
-                Event::Begin { owner, lease, mark, .. },
-                Decision::Write(Write { becomes: Becomes::Unknown(Doubt::LeaseEnded), .. }),
-            ) => Decision::Write(Write {
-                becomes: Becomes::Begun { owner: *owner, lease: *lease, mark: *mark },
-                new_fence: true,
-                what: None,
-                ttl: None,
-            }),
-            _ => decision,
-        }
-    }
-
     /// What somebody decides about a record that it has read, as a write under way.
-    pub(super) fn pend(
+    pub(super) fn pend<E: Event>(
         &self,
         record: &Record,
         key: u8,
-        event: &Event<'_>,
+        event: &E,
         now: Time,
-    ) -> Result<Pending, Reply> {
-        match self.decide(Some(record), event, now) {
-            Decision::Write(mut write) => {
-                write.what = None;
-                Ok(Pending { key, version: record.version, write })
+    ) -> Result<Pending, Option<E::Reply>> {
+        match machine::decide(Some(record), event, now) {
+            Some(Decision::Write(write)) => Ok(Pending::new(key, record.version, write)),
+            Some(Decision::Stands(reply)) => Err(Some(reply)),
+            None => Err(None),
+        }
+    }
+
+    fn decide_begin(&self, record: Record, begin: &Begin<'_>, now: Time) -> BeginDecision {
+        let mut begin = *begin;
+        if self.fault == Some(Fault::MarkIgnored) {
+            begin.mark = record.mark;
+        }
+        match (machine::decide_begin(Some(record), &begin, now), self.fault) {
+            (BeginDecision::Doubt(record, _), Some(Fault::EndedLeaseRuns)) => {
+                let Begin { owner, lease, mark, .. } = begin;
+                let becomes = Becomes::Begun { owner, lease, mark };
+                let write = Write { becomes, new_fence: true, what: None, ttl: None };
+                BeginDecision::Execute(record, write)
             }
-            Decision::Stands(reply) => Err(reply),
-            Decision::Insert => Err(Reply::Absent),
+            (decision, _) => decision,
         }
     }
 
@@ -106,25 +98,33 @@ impl Bounds {
                 if !acknowledged {
                     return None;
                 }
-                let event = Event::Begin {
+                let begin = Begin {
                     same_request: true,
                     mark: mark_of(mark),
                     owner: u64::from(number),
                     lease: LEASE,
                     request_id: None,
                 };
-                match self.pend(&record, key, &event, state.clock()) {
-                    Ok(pending) => {
+                let is_other_mark = record.mark != begin.mark;
+                match self.decide_begin(record, &begin, state.clock()) {
+                    BeginDecision::Execute(record, write) | BeginDecision::Doubt(record, write) => {
+                        let pending = Pending::new(key, record.version, write);
                         state.owners[at] = Owner::Beginning { number, mark, pending };
                     }
-                    Err(Reply::CredentialChanged) => {
+                    BeginDecision::CredentialChanged => {
                         self.reach(Reached::AnotherMarkRefused);
                         return None;
                     }
-                    Err(_) if record.mark != mark_of(mark) => {
+                    BeginDecision::Insert
+                    | BeginDecision::Mismatch
+                    | BeginDecision::InProgress(_)
+                    | BeginDecision::Replay(..)
+                    | BeginDecision::Unknown(_) => {
+                        if !is_other_mark {
+                            return None;
+                        }
                         state.broken = Some(Broken::AnotherMarkAnswered);
                     }
-                    Err(_) => return None,
                 }
             }
         }
@@ -142,12 +142,12 @@ impl Bounds {
             End::NotExecuted => Outcome::Retryable(None),
             End::Unknown => Outcome::Unknown(Doubt::AnswerLost),
         };
-        let event = Event::Settle { fence, outcome: &outcome, ttl: None };
+        let event = Settle { fence, outcome: &outcome, ttl: None };
         match self.pend(&holding.seen.0, holding.key, &event, now) {
             Ok(write) => holding.pending = Some(write),
             Err(reply) => {
                 state.owners[at] = Owner::Idle;
-                if reply != Reply::Repeated {
+                if reply != Some(SettleReply::Repeated) {
                     self.reach(Reached::LateSettleRefused);
                 }
             }
@@ -167,7 +167,7 @@ impl Bounds {
         let now = state.clock();
         let pending = state
             .record(key)
-            .map(|record| (record.clone(), self.pend(record, key, &Event::Resolve(&verdict), now)));
+            .map(|record| (record.clone(), self.pend(record, key, &Resolve(&verdict), now)));
         state.judge = match pending {
             Some((_, Ok(pending))) => TheJudge::Writing { key, fence, executed, pending },
             Some((record, Err(_))) => {
@@ -191,7 +191,7 @@ impl Bounds {
                 let Owner::Doubtful { key, number, .. } = state.owners[usize::from(owner)] else {
                     return None;
                 };
-                let event = Event::Withdraw { owner: u64::from(number) };
+                let event = Withdraw { owner: u64::from(number) };
                 let write = self.pend(state.record(key)?, key, &event, state.clock()).ok()?;
                 state.owners[usize::from(owner)] =
                     Owner::Doubtful { key, number, pending: Some(write) };
@@ -212,7 +212,7 @@ impl Bounds {
                     return None;
                 };
                 let fence = Fence(u64::from(holding.fence));
-                let event = Event::Renew { fence, lease: LEASE, lease_max: TTL };
+                let event = Renew { fence, lease: LEASE, lease_max: TTL };
                 holding.pending = Some(self.pend(&holding.seen.0, holding.key, &event, now).ok()?);
             }
             Step::Settle { owner } => return self.settle(state, owner),
@@ -244,8 +244,7 @@ impl Bounds {
             }
             Step::Sweep { key } => {
                 let now = state.clock();
-                state.sweeper =
-                    Some(self.pend(state.record(key)?, key, &Event::LeaseCheck, now).ok()?);
+                state.sweeper = Some(self.pend(state.record(key)?, key, &LeaseCheck, now).ok()?);
             }
             Step::SweeperSwaps => {
                 let pending = state.sweeper.take()?;

@@ -4,7 +4,9 @@ use std::hash::{Hash, Hasher};
 
 use http::StatusCode;
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
-use retrysafe_core::record::{About, Answer, Becomes, Fence, First, Record, Standing, State};
+use retrysafe_core::record::{
+    About, Answer, Becomes, Fence, First, Record, Standing, State, Write,
+};
 use retrysafe_core::scope::CredentialMark;
 use retrysafe_core::store::Inserted;
 use retrysafe_core::time::Time;
@@ -42,6 +44,13 @@ impl Hash for Pending {
             Becomes::Unknown(_) => 4.hash(hasher),
             Becomes::Same | Becomes::LookedUp | Becomes::Expired => 5.hash(hasher),
         }
+    }
+}
+
+impl Pending {
+    pub(super) fn new(key: u8, version: u64, mut write: Write) -> Self {
+        write.what = None;
+        Self { key, version, write }
     }
 }
 

@@ -85,7 +85,7 @@ pub fn role_of(state: &State, key: u8, from: &Record, write: &Write, asker: &Ask
             Asker::Layer(_) => Role::Begin { conn: NONE },
             Asker::Upkeep(_) | Asker::Outside(_) => Role::Sweeper,
         },
-        Some(Happened::LateResult(late, ..)) => Role::Owner { fence: late.0 as u32 },
+        Some(Happened::LateResult(late)) => Role::Owner { fence: late.fence.0 as u32 },
         Some(Happened::LookedUp(_)) => Role::Reader,
         Some(Happened::Resolved(_, _, reason)) => {
             let evidence = match &**reason {
@@ -133,15 +133,15 @@ pub fn note_asked(state: &mut State, request: &Request, asker: &Asker) {
         state.record(What::SettleAsked { fence, standing, body });
     }
     if let Request::Swap(swap) = request
-        && let Some(Happened::LateResult(fence, standing, _)) = &swap.1.what
+        && let Some(Happened::LateResult(late)) = &swap.1.what
     {
         let contradiction = matches!(
-            (standing, swap.0.standing()),
+            (late.standing, swap.0.standing()),
             (Standing::Completed, Standing::FailedRetryable)
                 | (Standing::FailedRetryable, Standing::Completed)
         );
         let heard = SettleHeard::Lost { contradiction };
-        state.record(What::SettleHeard { fence: fence.0 as u32, heard });
+        state.record(What::SettleHeard { fence: late.fence.0 as u32, heard });
     }
 }
 

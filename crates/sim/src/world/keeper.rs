@@ -5,7 +5,7 @@
 //! into the history: of what the records are, this is the ground truth. It never errs by itself;
 //! what goes wrong on the way is the [`wire`](super::wire)'s business.
 
-use retrysafe_core::machine::{self, Decision, Event};
+use retrysafe_core::machine::{self, Decision, OwnerGone};
 use retrysafe_core::record::{First, Record, Standing, State, Write};
 use retrysafe_core::store::{Cursor, Inserted, Page, Query, Stamped, Swapped};
 use retrysafe_core::time::Time;
@@ -131,7 +131,7 @@ impl Keeper {
         let now = self.clock(at);
         for key in 0..self.records.len() as u8 {
             let Some(record) = self.record(key) else { continue };
-            if let Decision::Write(write) = machine::decide(Some(record), &Event::OwnerGone, now) {
+            if let Some(Decision::Write(write)) = machine::decide(Some(record), &OwnerGone, now) {
                 let version = record.version;
                 let by = By { gateway: OUTSIDE, epoch: 0, role: Role::Opening };
                 self.swap(key, version, &write, false, by, at, now, log);

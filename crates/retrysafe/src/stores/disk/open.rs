@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
-use retrysafe_core::machine::{Decision, Event, decide};
+use retrysafe_core::machine::{Decision, OwnerGone, decide};
 use retrysafe_core::scope::Id;
 use retrysafe_core::time::Time;
 
@@ -87,7 +87,7 @@ fn take_over(log: &mut LogAppender, end: &LogEnd) -> Result<(), OpenError> {
         // A record that cannot be read stays an error for its own key.
         let Ok(record) = log.reader.read(&entry) else { continue };
         let now = log.reader.clock.now();
-        let Decision::Write(write) = decide(Some(&record), &Event::OwnerGone, now) else {
+        let Some(Decision::Write(write)) = decide(Some(&record), &OwnerGone, now) else {
             continue;
         };
         let unknown = write.onto(&record, now, log.tail.sequence + 1);

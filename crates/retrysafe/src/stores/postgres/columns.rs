@@ -7,7 +7,8 @@
 use retrysafe_core::fingerprint::Fingerprint;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::{
-    About, Answer, AnswerHead, Becomes, First, Happened, Record, State, Write, make_room,
+    About, Answer, AnswerHead, Becomes, First, Happened, LateResult, Record, State, Write,
+    make_room,
 };
 use retrysafe_core::scope::{CredentialMark, Id, Scope};
 use tokio_postgres::types::{ToSql, Type};
@@ -331,7 +332,8 @@ fn label(what: &Happened) -> String {
             format!("settled {}{}", standing.name(), code(status))
         }
         Happened::Doubted(doubt) => format!("doubted {}", doubt.name()),
-        Happened::LateResult(fence, standing, status) => {
+        Happened::LateResult(late) => {
+            let LateResult { fence, standing, status, .. } = &**late;
             format!("late result of fence {}: {}{}", fence.0, standing.name(), code(status))
         }
         Happened::LookedUp(found) => format!("looked up: {found}"),

@@ -2,8 +2,10 @@
 //!
 //! Planted faults, each of which somebody has shipped. A run of the museum plants one after the
 //! other and looks for it, seed by seed; each must be found by the invariant that it breaks, within
-//! a stated number of seeds. This is the evidence that the checker is not asleep. The faults live
-//! in this crate's actors and around its store; none can be switched on in the product.
+//! a stated number of seeds. This is the evidence that the checker is not asleep. The faults are
+//! counted in two kinds: those that change what shipped code has decided, on its way to whoever
+//! carries it out, and those of the simulator's own gateway and store. None can be switched on in
+//! the product.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -108,6 +110,28 @@ faults! {
     GivesUpInDoubt "gives-up-in-doubt" breaks S38 within 1_000,
     /// A client tries again after it was told that its key belongs to another request.
     RetriesMismatch "retries-mismatch" breaks S38 within 1_000,
+    /// A completed execution is written down as one that may run again.
+    CompletedAsRetryable "completed-as-retryable" breaks S1 within 1_000,
+    /// The sweeper frees the key of an ended lease instead of doubting it.
+    SweeperReleases "sweeper-releases" breaks S30 within 1_000,
+    /// A new attempt keeps the fence of the former one.
+    BeginKeepsFence "begin-keeps-fence" breaks S11 within 1_000,
+    /// A settle raises the fence, as if ownership had changed.
+    SettleRaisesFence "settle-raises-fence" breaks S11 within 1_000,
+    /// A doubt takes the fence from an owner that may still tell the truth.
+    DoubtRaisesFence "doubt-raises-fence" breaks S11 within 1_000,
+    /// A lookup that learned nothing frees the key.
+    LookupReleases "lookup-releases" breaks S30 within 5_000,
+    /// A settled record is kept for no time.
+    KeptForNoTime "kept-for-no-time" breaks S22 within 1_000,
+    /// A result that comes too late overwrites what was decided.
+    LateResultOverwrites "late-result-overwrites" breaks S11 within 5_000,
+    /// Evidence of an execution is written down as proof of none.
+    VerdictReversed "verdict-reversed" breaks S13 within 1_000,
+    /// A withdrawal leaves its record in doubt.
+    WithdrawalDoubts "withdrawal-doubts" breaks S14 within 1_000,
+    /// A withdrawal does not look whose attempt it takes back.
+    WithdrawsAnybody "withdraws-anybody" breaks S14 within 5_000,
 }
 
 impl Fault {
@@ -117,6 +141,55 @@ impl Fault {
             Self::CacheGrants | Self::CacheOutlives => Profile::Cached,
             _ => Profile::Durable,
         })
+    }
+
+    /// Whether it changes what shipped code has decided: the machine, the engine, the policy or the
+    /// client. The others are in the simulator's own gateway and store.
+    pub const fn is_in_shipped_code(self) -> bool {
+        match self {
+            Self::LeaseRerun
+            | Self::EvictOnTimeout
+            | Self::VerdictKeepsFence
+            | Self::OverruledByAnother
+            | Self::ServerErrorReleased
+            | Self::PanicReleased
+            | Self::LargeReleased
+            | Self::GivesUpInDoubt
+            | Self::RetriesMismatch
+            | Self::CompletedAsRetryable
+            | Self::SweeperReleases
+            | Self::BeginKeepsFence
+            | Self::SettleRaisesFence
+            | Self::DoubtRaisesFence
+            | Self::LookupReleases
+            | Self::KeptForNoTime
+            | Self::LateResultOverwrites
+            | Self::VerdictReversed
+            | Self::WithdrawalDoubts => true,
+            Self::CheckThenAct
+            | Self::NoFence
+            | Self::FailOpen
+            | Self::KeyWithoutScope
+            | Self::PrintDropped
+            | Self::TruncatedKept
+            | Self::ReaperTakesRunning
+            | Self::SweeperOverwrites
+            | Self::NewKeyOnRetry
+            | Self::AbsenceAtOnce
+            | Self::AbsenceByStoreClock
+            | Self::StaleVerdict
+            | Self::AnswerBeforeDurable
+            | Self::WaiterDeletes
+            | Self::UnknownReruns
+            | Self::VersionReused
+            | Self::CacheGrants
+            | Self::CacheOutlives
+            | Self::SettleReruns
+            | Self::NoLeaseCheck
+            | Self::DisconnectCancels
+            | Self::ResumesOldFence
+            | Self::WithdrawsAnybody => false,
+        }
     }
 
     /// Whether it changes how records are inserted.
@@ -145,13 +218,18 @@ pub fn visit(jobs: usize, out: &mut dyn Write) -> io::Result<bool> {
         threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
     });
     found.sort_unstable();
-    writeln!(out, "| planted fault | what it does | broken promise | first seed | allowed |")?;
-    writeln!(out, "| --- | --- | --- | --- | --- |")?;
+    writeln!(out, "| planted fault | in | what it does | broken promise | first seed | allowed |")?;
+    writeln!(out, "| --- | --- | --- | --- | --- | --- |")?;
     for (fault, seed) in Fault::ALL.iter().zip(found.iter().map(|(_, seed)| seed)) {
         let (name, says, breaks) = (fault.name(), fault.says().trim(), fault.breaks().name());
         let seed = seed.map_or_else(|| "**not found**".to_owned(), |seed| seed.to_string());
-        writeln!(out, "| `{name}` | {says} | {breaks} | {seed} | {} |", fault.seeds_max())?;
+        let place = if fault.is_in_shipped_code() { "shipped code" } else { "the simulator" };
+        let most = fault.seeds_max();
+        writeln!(out, "| `{name}` | {place} | {says} | {breaks} | {seed} | {most} |")?;
     }
+    let shipped = Fault::ALL.iter().filter(|fault| fault.is_in_shipped_code()).count();
+    let own = Fault::ALL.len() - shipped;
+    writeln!(out, "\n{shipped} change what shipped code decided, {own} are the simulator's own.")?;
     Ok(found.len() == Fault::ALL.len() && found.iter().all(|(_, seed)| seed.is_some()))
 }
 

@@ -45,6 +45,7 @@ sometimes! {
     AmbiguousBegin Both "a begin is ambiguous",
     LateInsert Both "a begin is applied after its sender gave up",
     Withdrawal Both "an ambiguous begin is taken back",
+    UnknownWithdrawn Fast "an ambiguous begin is taken back after its record came to be unknown",
     AmbiguousSettle Both "a settle is applied and its acknowledgement lost",
     BeginRefused Both "a begin surely fails",
     CrashBeforeSend Fast "a crash between grant and send",

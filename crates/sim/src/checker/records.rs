@@ -261,6 +261,9 @@ impl Checker {
             Role::Withdraw => {
                 self.reach(Sometimes::Withdrawal);
                 // Also from unknown: who has not sent anything knows that.
+                if live.standing == Standing::Unknown {
+                    self.reach(Sometimes::UnknownWithdrawn);
+                }
                 let undecided = !is_decided(live.standing);
                 self.require(undecided && wrote.standing == Standing::FailedRetryable, I::S14, key);
                 if let Some(grant) = grant.and_then(|at| self.grants.get_mut(at)) {

@@ -207,6 +207,7 @@ async fn withdraw(gate: Gate, key: u8, owner: u64) {
     let engine = gate.sim.engine(gate.by(Role::Withdraw));
     let mut withdrawing = Withdrawing::new(&gate.policy, gate.now());
     loop {
+        let owner = mutant::withdraws(&gate, id, owner).await;
         let pause = match engine.withdraw(id, owner).await {
             Ok(true) => return,
             Ok(false) => withdrawing.found_nothing(gate.now()),

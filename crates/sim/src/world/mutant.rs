@@ -13,6 +13,7 @@ use retrysafe_core::policy::End;
 use retrysafe_core::record::{
     Answer, Becomes, Doubt, First, Happened, Outcome, Standing, State, Write,
 };
+use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Inserted, Stamped, StoreError};
 
 use super::gateway::Gate;
@@ -96,12 +97,44 @@ pub fn write(handle: &Handle, mut write: Write) -> (Write, bool) {
             write.new_fence = true;
             write.what = Some(Happened::Began(None));
         }
-        (Some(Fault::VerdictKeepsFence), _, Some(Happened::Resolved(..))) => {
+        (Some(Fault::VerdictKeepsFence), _, Some(Happened::Resolved(..)))
+        | (Some(Fault::BeginKeepsFence), Becomes::Begun { .. }, _) => {
             write.new_fence = false;
+        }
+        (Some(Fault::SettleRaisesFence), _, Some(Happened::Settled(..)))
+        | (Some(Fault::DoubtRaisesFence), _, Some(Happened::Doubted(_))) => {
+            write.new_fence = true;
+        }
+        (Some(Fault::CompletedAsRetryable), Becomes::Completed(_), Some(Happened::Settled(..)))
+        | (Some(Fault::VerdictReversed), Becomes::Completed(_), Some(Happened::Resolved(..)))
+        | (Some(Fault::LateResultOverwrites), _, Some(Happened::LateResult(_)))
+        | (Some(Fault::LookupReleases), Becomes::LookedUp, _) => {
+            write.becomes = Becomes::FailedRetryable;
+        }
+        (Some(Fault::SweeperReleases), Becomes::Unknown(_), _)
+            if handle.by.role == Role::Sweeper =>
+        {
+            write.becomes = Becomes::FailedRetryable;
+        }
+        (Some(Fault::WithdrawalDoubts), _, _) if handle.by.role == Role::Withdraw => {
+            write.becomes = Becomes::Unknown(Doubt::Said);
+        }
+        (Some(Fault::KeptForNoTime), _, Some(Happened::Settled(..))) => {
+            write.ttl = Some(Duration::ZERO);
         }
         (_, _, _) => {}
     }
     (write, force)
+}
+
+/// The owner whose begin a withdrawal takes back: one that does not look takes whoever it finds.
+pub async fn withdraws(gate: &Gate, id: Id, mine: u64) -> u64 {
+    if gate.options.fault != Some(Fault::WithdrawsAnybody) {
+        return mine;
+    }
+    let found = gate.sim.engine(gate.by(Role::Reader)).look(id).await;
+    let owner = found.ok().and_then(|found| found.value).and_then(|record| record.state.owner());
+    owner.unwrap_or(mine)
 }
 
 /// A waiter that has waited for long enough, and takes the record away from its owner.

@@ -62,7 +62,6 @@ pub struct Begin<'a> {
 
 /// What a begin makes of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
 pub enum BeginDecision {
     /// There is no live record: insert one, and whoever succeeds executes.
     Insert,
@@ -93,7 +92,6 @@ pub trait Event {
 
 /// What is to be done about a live record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
 pub enum Decision<R> {
     /// Write this. If the write wins, the event has happened.
     Write(Write),

@@ -20,6 +20,10 @@ use crate::response::StoredResponse;
 use crate::scope::{CredentialMark, Id, Scope};
 use crate::time::{Time, ms};
 
+mod unstamped;
+
+pub use unstamped::Stamp;
+
 /// The version of the format that is written, and the only one that is read.
 pub const VERSION: u8 = 3;
 

@@ -5,9 +5,9 @@
 //! and numbers are requests ("a new fence"). The store fills in its own clock and its own sequence
 //! through [`First::record`] and [`Write::onto`], inside whatever makes its writes atomic.
 //!
-//! Two numbers guard a record, both drawn from one sequence of the store that never repeats. The
-//! *version* changes with every write, so that a writer who read an older version loses. The
-//! *fence* is the version at which the present owner took over, so that a late owner loses.
+//! Two numbers guard a record, both drawn from what never repeats for its id. The *version* changes
+//! with every write, so that a writer who read an older version loses. The *fence* is the version at
+//! which the present owner took over, so that a late owner loses.
 
 use std::time::Duration;
 

@@ -8,8 +8,9 @@
 //!   [`New`](Inserted::New); of concurrent [`swap`](Store::swap)s from one version exactly one is
 //!   [`Done`](Swapped::Done).
 //! * **Durable** as the store's kind promises, before the call returns.
-//! * **Fresh numbers.** Versions come from one sequence that rises for ever, across restarts and
-//!   reaping. A number that occurs twice would let a writer of an older generation win.
+//! * **Fresh numbers.** The versions of one id rise for ever, across restarts and reaping. A number
+//!   that occurs twice would let a writer of an older generation win. One sequence for all records
+//!   is a way to do it; a clock that never falls below the last version is another.
 //! * **One clock**, the store's own, read inside the atomic step; it may stand still, but the
 //!   retention of a record must not end early because of it.
 //! * **Honest errors.** An error says whether the write may have been applied.
@@ -17,9 +18,12 @@
 //!
 //! `conformance` (a feature of this crate) is this list as a test suite, one macro line per store.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use crate::key::KeyDigest;
 use crate::mention::{DigestPrefix, Mention};
@@ -57,8 +61,36 @@ pub trait Store: Send + Sync + 'static {
         write: Write,
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> + Send;
 
+    /// Reads a record unless it is still of this version, which needs no body to be said. For
+    /// whoever knows a record and waits for it to change, or keeps a copy of it.
+    ///
+    /// Unless a store knows better, the record is read and compared.
+    fn load_unless(
+        &self,
+        id: Id,
+        version: u64,
+    ) -> impl Future<Output = Result<Stamped<LoadedUnless>, StoreError>> + Send {
+        async move {
+            let loaded = self.load(id).await?;
+            Ok(loaded.map(|record| match record {
+                Some(record) if record.version == version => LoadedUnless::AsKnown,
+                changed => LoadedUnless::Changed(changed),
+            }))
+        }
+    }
+
+    /// A hint that comes when a record was written after this was asked for. It spares a waiter the
+    /// next look at its watch and no more: it may come without a change, and it may never come. So
+    /// ask for it first, then load, and look again after a while in any case.
+    ///
+    /// None: this store gives no hints.
+    fn change_hint(&self, _id: Id) -> Option<ChangeHint> {
+        None
+    }
+
     /// Reads one page of the records that match. A record that exists and matches during the whole
-    /// scan, page after page, is returned exactly once. The order is the store's own.
+    /// scan, page after page, is returned at least once; one that changes meanwhile may be returned
+    /// again, as it is then. The order is the store's own.
     fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> + Send;
 
     /// Deletes the records that are expired by the store's clock, at most `limit` of them, and says
@@ -106,8 +138,13 @@ async fn latest_by_scan<S: Store + ?Sized>(
     loop {
         let Stamped { now, value: read } = store.scan(each.clone()).await?;
         page.damaged.extend(read.damaged);
+        page.damaged.sort_unstable();
+        page.damaged.dedup();
         page.records.extend(read.records.into_iter().filter(|record| record.version < below));
         page.records.sort_unstable_by_key(|record| std::cmp::Reverse(record.version));
+        // A scan may return a record more than once; the first one here is the latest.
+        let mut met = BTreeSet::new();
+        page.records.retain(|record| met.insert(record.id));
         // One more than fits shows that there are more.
         page.records.truncate(room + 1);
         match read.next {
@@ -128,9 +165,11 @@ async fn census_by_scan<S: Store + ?Sized>(store: &S) -> Result<Stamped<Census>,
     let filter = Filter { standing, ..Filter::default() };
     let mut query = Query { filter, after: None, limit: PAGE_MAX };
     let mut census = Census::default();
+    // What is unknown is few; a scan may return a record more than once.
+    let mut met = BTreeSet::new();
     loop {
         let Stamped { now, value: page } = store.scan(query.clone()).await?;
-        for record in &page.records {
+        for record in page.records.iter().filter(|record| met.insert(record.id)) {
             census.unknown += 1;
             census.unknown_since = match (census.unknown_since, record.unknown_since()) {
                 (Some(oldest), Some(since)) => Some(oldest.min(since)),
@@ -161,6 +200,18 @@ impl<S: Store> Store for Arc<S> {
         write: Write,
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> {
         S::swap(self, from, write)
+    }
+
+    fn load_unless(
+        &self,
+        id: Id,
+        version: u64,
+    ) -> impl Future<Output = Result<Stamped<LoadedUnless>, StoreError>> {
+        S::load_unless(self, id, version)
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        S::change_hint(self, id)
     }
 
     fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {
@@ -236,6 +287,40 @@ pub enum Swapped {
     Done(Record),
     /// The version had changed. This is the current record, if there still is one.
     Lost(Option<Record>),
+}
+
+/// What [`Store::load_unless`] has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
+pub enum LoadedUnless {
+    /// The record is still of the version that the asker knows.
+    AsKnown,
+    /// The record is of another version, or gone.
+    Changed(Option<Record>),
+}
+
+/// Ends when a record was written. See [`Store::change_hint`].
+pub struct ChangeHint(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl ChangeHint {
+    /// A hint that comes when this future ends.
+    pub fn new(change: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Box::pin(change))
+    }
+}
+
+impl Future for ChangeHint {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl fmt::Debug for ChangeHint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChangeHint")
+    }
 }
 
 /// Which records to read, and from where on.

@@ -10,7 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Chance;
 use crate::record::{First, Record, Write};
 use crate::scope::Id;
-use crate::store::{Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped};
+use crate::store::{
+    ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, StoreErrorKind,
+    Swapped,
+};
 
 /// The most turns that a delayed operation leaves to others, before and after it is applied.
 const TURNS_MAX: usize = 8;
@@ -221,6 +224,14 @@ impl<S: Store> Store for Faulty<S> {
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
         self.pass(Op::Load, None, self.store.load(id)).await
+    }
+
+    async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
+        self.pass(Op::Load, None, self.store.load_unless(id, version)).await
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        self.store.change_hint(id)
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {

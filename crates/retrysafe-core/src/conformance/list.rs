@@ -148,11 +148,11 @@ macro_rules! conformance {
                 a_scan_finds_by_creation
                 conditions_of_a_scan_add_up
                 a_scan_shows_expired_records_until_they_are_reaped
-                a_scan_beside_inserts_meets_old_records_exactly_once
-                a_scan_beside_swaps_meets_each_record_exactly_once
-                a_scan_of_ended_leases_meets_each_exactly_once_while_they_move
-                a_scan_beside_settles_meets_no_record_twice
-                a_scan_beside_reaping_meets_what_stays_exactly_once
+                a_scan_beside_inserts_meets_all_old_records
+                a_scan_beside_swaps_meets_each_record
+                a_scan_of_ended_leases_meets_each_while_they_move
+                a_scan_beside_settles_meets_what_still_runs
+                a_scan_beside_reaping_meets_what_stays
                 a_scan_goes_on_after_its_last_record_was_reaped
                 a_scan_finds_all_while_its_pages_stop_matching
                 concurrent_scans_are_independent
@@ -164,6 +164,12 @@ macro_rules! conformance {
                 a_record_that_is_written_again_is_the_latest
                 a_census_counts_unknown_records
                 a_census_knows_since_when_the_oldest_is_unknown;
+            changes:
+                a_load_unless_it_changed_says_what_is_known
+                a_load_unless_it_changed_sees_another_generation
+                whoever_waits_for_a_change_sees_it
+                a_hint_comes_after_a_write
+                a_hint_that_nobody_waits_for_does_no_harm;
             drops:
                 a_dropped_insert_is_applied_whole_or_not_at_all
                 a_dropped_swap_is_applied_whole_or_not_at_all

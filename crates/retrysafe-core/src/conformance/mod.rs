@@ -33,6 +33,7 @@
 mod bench;
 mod boundaries;
 mod chance;
+mod changes;
 mod clocks;
 mod damage;
 mod drops;

@@ -2,6 +2,7 @@
 //!
 //! Whole milliseconds everywhere: stores keep times to the millisecond.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,12 +192,21 @@ pub(super) async fn standing(store: &impl Store, key: &str, standing: Standing) 
     }
 }
 
-/// All records that match, page after page, in the store's order. No page is over its limit.
+/// All records that match, page after page, in the store's order. No page is over its limit. A
+/// record that the scan returns again is here once, as it was last.
 pub(super) async fn all(store: &impl Store, filter: Filter, limit: usize) -> Vec<Record> {
-    let (mut found, mut after) = (Vec::new(), None);
+    let mut found: Vec<Record> = Vec::new();
+    let mut places = BTreeMap::new();
+    let mut after = None;
     for _ in 0..PAGES_MAX {
         let (page, next) = page(store, &filter, after, limit).await;
-        found.extend(page);
+        for record in page {
+            let place = *places.entry(record.id).or_insert(found.len());
+            match found.get_mut(place) {
+                Some(met) => *met = record,
+                None => found.push(record),
+            }
+        }
         match next {
             Some(cursor) => after = Some(cursor),
             None => return found,

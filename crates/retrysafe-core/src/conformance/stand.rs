@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::{Bench, Damage, Owners, Reopen};
 use crate::record::{First, Record, Write};
 use crate::scope::Id;
-use crate::store::{Census, Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
+use crate::store::{
+    Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, Swapped,
+};
 
 /// An answer that comes later.
 pub(super) type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -52,6 +54,8 @@ pub(super) struct AnyStore(Arc<dyn Boxed>);
 trait Boxed: Send + Sync {
     fn insert(&self, first: First) -> Answer<'_, Inserted>;
     fn load(&self, id: Id) -> Answer<'_, Option<Record>>;
+    fn load_unless(&self, id: Id, version: u64) -> Answer<'_, LoadedUnless>;
+    fn change_hint(&self, id: Id) -> Option<ChangeHint>;
     fn swap(&self, from: Record, write: Write) -> Answer<'_, Swapped>;
     fn scan(&self, query: Query) -> Answer<'_, Page>;
     fn reap(&self, limit: usize) -> Answer<'_, usize>;
@@ -95,6 +99,14 @@ impl<S: Store> Boxed for S {
         Box::pin(Store::load(self, id))
     }
 
+    fn load_unless(&self, id: Id, version: u64) -> Answer<'_, LoadedUnless> {
+        Box::pin(Store::load_unless(self, id, version))
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        Store::change_hint(self, id)
+    }
+
     fn swap(&self, from: Record, write: Write) -> Answer<'_, Swapped> {
         Box::pin(Store::swap(self, from, write))
     }
@@ -127,6 +139,14 @@ impl Store for AnyStore {
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
         self.0.load(id).await
+    }
+
+    async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
+        self.0.load_unless(id, version).await
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        self.0.change_hint(id)
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {

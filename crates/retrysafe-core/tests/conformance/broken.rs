@@ -73,11 +73,15 @@ pub(crate) enum Flaw {
     HeadsAreDropped,
     /// What is in doubt has no owner any more.
     UnknownsForgetTheirOwner,
+    /// A record that has changed is said to be as it was known.
+    ChangesGoUnnoticed,
+    /// A hint is promised and never comes.
+    HintsNeverCome,
 }
 
 impl Flaw {
     /// All of them; a bench names its flaw by the place in this list.
-    pub(crate) const ALL: [Self; 32] = [
+    pub(crate) const ALL: [Self; 34] = [
         Self::InsertPretendsNew,
         Self::InsertChecksThenActs,
         Self::InsertIsNotKept,
@@ -110,6 +114,8 @@ impl Flaw {
         Self::ProbesAreRecords,
         Self::HeadsAreDropped,
         Self::UnknownsForgetTheirOwner,
+        Self::ChangesGoUnnoticed,
+        Self::HintsNeverCome,
     ];
 
     /// What the machine of whoever asks believes the time to be.
@@ -315,6 +321,12 @@ broken! {
         heads::an_unknown_record_keeps_its_owner,
         heads::an_unknown_record_is_withdrawn_by_its_owner,
         reopening::heads_and_owners_survive;
+    changes_that_go_unnoticed_are_noticed: ChangesGoUnnoticed =>
+        changes::a_load_unless_it_changed_says_what_is_known,
+        changes::a_load_unless_it_changed_sees_another_generation;
+    hints_that_never_come_are_noticed: HintsNeverCome =>
+        changes::a_hint_comes_after_a_write,
+        changes::a_hint_that_nobody_waits_for_does_no_harm;
     probes_that_are_records_are_noticed: ProbesAreRecords =>
         scans::a_probe_is_answered_and_leaves_no_record;
 }

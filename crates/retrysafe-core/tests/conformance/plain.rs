@@ -2,7 +2,8 @@
 //!
 //! One mutex, one map from ids to encoded records, one number. Everything is read and written as
 //! bytes, so that it can be damaged, and survives a restart, since the "disk" is only memory. A
-//! [`Flaw`] breaks it in one place; it stands where the fault would stand in a real store.
+//! [`Flaw`] breaks it in one place; it stands where the fault would stand in a real store. A
+//! [`Quirk`] breaks nothing: it is another way to keep the promises.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use retrysafe_core::Key;
+use retrysafe_core::codec::Stamp;
 use retrysafe_core::conformance::{Bench, Damage, Owners, Reopen, Still};
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
 use retrysafe_core::machine::{Decision, OwnerGone, decide};
 use retrysafe_core::record::{About, First, Record, State, Write};
 use retrysafe_core::scope::{Id, Scope};
 use retrysafe_core::store::{
-    Cursor, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    ChangeHint, Cursor, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError,
+    StoreErrorKind, Swapped,
 };
 use retrysafe_core::time::Time;
 
@@ -30,32 +33,63 @@ pub(crate) struct Disk {
     pub(crate) sequence: u64,
 }
 
+/// What a store may do otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quirk {
+    /// A page of a scan begins with the record that the page before ended with.
+    ScansRepeat,
+    /// The store is a server that gets bytes, puts clock and version beside them, and looks no further.
+    ServerStamps,
+}
+
+impl Quirk {
+    /// By what a bench names it: beyond the number of any flaw.
+    pub(crate) const SCANS_REPEAT: usize = usize::MAX - 1;
+    pub(crate) const SERVER_STAMPS: usize = usize::MAX - 2;
+
+    fn of(number: usize) -> Option<Self> {
+        match number {
+            Self::SCANS_REPEAT => Some(Self::ScansRepeat),
+            Self::SERVER_STAMPS => Some(Self::ServerStamps),
+            _ => None,
+        }
+    }
+}
+
 /// The plainest store, with one flaw or none.
 #[derive(Debug)]
 pub(crate) struct Plain {
     disk: Arc<Mutex<Disk>>,
     clock: Arc<AtomicU64>,
     flaw: Option<Flaw>,
+    quirk: Option<Quirk>,
     /// What a flawed clock shows next.
     drift: AtomicU64,
 }
 
 impl Plain {
-    pub(crate) fn open(disk: Arc<Mutex<Disk>>, clock: Arc<AtomicU64>, flaw: Option<Flaw>) -> Self {
-        let store = Self { disk, clock, flaw, drift: AtomicU64::new(0) };
+    pub(crate) fn open(
+        disk: Arc<Mutex<Disk>>,
+        clock: Arc<AtomicU64>,
+        flaw: Option<Flaw>,
+        quirk: Option<Quirk>,
+    ) -> Self {
+        let store = Self { disk, clock, flaw, quirk, drift: AtomicU64::new(0) };
         let now = store.now();
         let mut disk = store.disk.lock().unwrap();
         if store.has(Flaw::SequenceIsNotDurable) {
             disk.sequence = 0;
         }
-        let records: Vec<Record> = disk.rows.values().filter_map(|row| decode(row).ok()).collect();
+        let records: Vec<Record> =
+            disk.rows.values().filter_map(|row| store.decode(row).ok()).collect();
         for record in records {
             if store.has(Flaw::OwnersAreForgotten) {
                 continue;
             }
             if let Some(Decision::Write(write)) = decide(Some(&record), &OwnerGone, now) {
                 let version = disk.next();
-                disk.keep(&write.onto(&record, now, version));
+                let after = write.onto(&record, now, version);
+                store.write(&mut disk, &after, now, || write.encode_unstamped(&record));
             }
         }
         drop(disk);
@@ -89,19 +123,47 @@ impl Plain {
     }
 
     fn read(&self, disk: &Disk, id: &Id) -> Result<Option<Record>, StoreError> {
-        match disk.rows.get(id).map(|row| decode(row)).transpose() {
+        match disk.rows.get(id).map(|row| self.decode(row)).transpose() {
             Err(_) if self.has(Flaw::DamageIsAbsence) => Ok(None),
             other => other,
         }
     }
 
-    /// What is written for a record.
-    fn write(&self, disk: &mut Disk, record: &Record) {
+    /// What is written for a record, which a server would make of these bytes.
+    fn write(
+        &self,
+        disk: &mut Disk,
+        record: &Record,
+        now: Time,
+        unstamped: impl FnOnce() -> Vec<u8>,
+    ) {
         let mut kept = record.clone();
         if let Some(flaw) = self.flaw {
             flaw.spoil(&mut kept);
         }
-        disk.keep(&kept);
+        let row = match self.quirk {
+            Some(Quirk::ServerStamps) => {
+                let mut row = Stamp { version: record.version, now }.to_bytes().to_vec();
+                row.extend_from_slice(&unstamped());
+                sealed(row)
+            }
+            Some(Quirk::ScansRepeat) | None => kept.encode(),
+        };
+        disk.rows.insert(record.id, row);
+    }
+
+    fn decode(&self, row: &[u8]) -> Result<Record, StoreError> {
+        let damaged = || StoreError::not_applied(StoreErrorKind::Damaged);
+        if self.quirk != Some(Quirk::ServerStamps) {
+            return Record::decode(row.to_vec()).map_err(|error| damaged().because(error));
+        }
+        let fields = row.len().checked_sub(4).ok_or_else(damaged)?;
+        if sealed(row[..fields].to_vec()) != row {
+            return Err(damaged());
+        }
+        let (stamp, bytes) = row[..fields].split_first_chunk().ok_or_else(damaged)?;
+        Record::decode_stamped(Stamp::from_bytes(*stamp), bytes.to_vec())
+            .map_err(|error| damaged().because(error))
     }
 
     fn is_gone(&self, record: &Record, now: Time) -> bool {
@@ -138,15 +200,13 @@ impl Disk {
         self.sequence += 1;
         self.sequence
     }
-
-    fn keep(&mut self, record: &Record) {
-        self.rows.insert(record.id, record.encode());
-    }
 }
 
-fn decode(row: &[u8]) -> Result<Record, StoreError> {
-    Record::decode(row.to_vec())
-        .map_err(|error| StoreError::not_applied(StoreErrorKind::Damaged).because(error))
+/// These bytes with a checksum behind them.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let checksum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes
 }
 
 impl Store for Plain {
@@ -174,7 +234,7 @@ impl Store for Plain {
         let version = self.next_version(&mut disk, current.as_ref());
         let record = first.record(now, version);
         if !self.has(Flaw::InsertIsNotKept) {
-            self.write(&mut disk, &record);
+            self.write(&mut disk, &record, now, || first.encode_unstamped());
         }
         Ok(Stamped { now, value: Inserted::New(record) })
     }
@@ -209,8 +269,22 @@ impl Store for Plain {
         }
         let version = self.next_version(&mut disk, current.as_ref());
         let record = write.onto(&from, now, version);
-        self.write(&mut disk, &record);
+        self.write(&mut disk, &record, now, || write.encode_unstamped(&from));
         Ok(Stamped { now, value: Swapped::Done(record) })
+    }
+
+    async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
+        let Stamped { now, value } = self.load(id).await?;
+        let value = match value {
+            Some(_) if self.has(Flaw::ChangesGoUnnoticed) => LoadedUnless::AsKnown,
+            Some(record) if record.version == version => LoadedUnless::AsKnown,
+            changed => LoadedUnless::Changed(changed),
+        };
+        Ok(Stamped { now, value })
+    }
+
+    fn change_hint(&self, _: Id) -> Option<ChangeHint> {
+        self.has(Flaw::HintsNeverCome).then(|| ChangeHint::new(std::future::pending()))
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
@@ -221,7 +295,7 @@ impl Store for Plain {
         let after = query.after.as_ref().map(|cursor| cursor.0.as_slice());
         let mut place = 0usize;
         for (id, row) in &disk.rows {
-            let record = decode(row);
+            let record = self.decode(row);
             let matches = record.as_ref().map_or(true, |record| query.filter.matches(record, now));
             if !matches {
                 continue;
@@ -241,8 +315,17 @@ impl Store for Plain {
                 Err(_) => page.damaged.push(*id),
             }
             if page.records.len() + page.damaged.len() == query.page_len() {
-                let cursor =
-                    if offsets { place.to_be_bytes().to_vec() } else { id.as_bytes().to_vec() };
+                let cursor = match page.records.as_slice() {
+                    _ if offsets => place.to_be_bytes().to_vec(),
+                    // From here the last record comes again; but not in pages of one, which would
+                    // never end.
+                    [.., before, last]
+                        if self.quirk == Some(Quirk::ScansRepeat) && last.id == *id =>
+                    {
+                        before.id.as_bytes().to_vec()
+                    }
+                    _ => id.as_bytes().to_vec(),
+                };
                 page.next = Some(Cursor(cursor));
                 break;
             }
@@ -278,7 +361,7 @@ impl Store for Plain {
         let due: Vec<Id> = disk
             .rows
             .iter()
-            .filter(|(_, row)| decode(row).is_ok_and(|record| self.is_due(&record, now)))
+            .filter(|(_, row)| self.decode(row).is_ok_and(|record| self.is_due(&record, now)))
             .map(|(id, _)| *id)
             .take(limit)
             .collect();
@@ -301,6 +384,11 @@ impl<const FLAW: usize> PlainBench<FLAW> {
     fn flaw() -> Option<Flaw> {
         Flaw::ALL.get(FLAW).copied()
     }
+
+    fn open(disk: &Arc<Mutex<Disk>>, clock: &Arc<AtomicU64>) -> Arc<Plain> {
+        let quirk = Quirk::of(FLAW);
+        Arc::new(Plain::open(Arc::clone(disk), Arc::clone(clock), Self::flaw(), quirk))
+    }
 }
 
 impl<const FLAW: usize> Bench for PlainBench<FLAW> {
@@ -309,8 +397,7 @@ impl<const FLAW: usize> Bench for PlainBench<FLAW> {
     async fn fresh() -> Self {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let clock = Arc::new(AtomicU64::new(1_700_000_000_000));
-        let store = Plain::open(Arc::clone(&disk), Arc::clone(&clock), Self::flaw());
-        Self { store: Arc::new(store), disk, clock }
+        Self { store: Self::open(&disk, &clock), disk, clock }
     }
 
     fn store(&self) -> Arc<Plain> {
@@ -335,10 +422,16 @@ impl<const FLAW: usize> Damage for PlainBench<FLAW> {
     async fn make_newer(&self, id: Id) {
         let mut disk = self.disk.lock().unwrap();
         let row = disk.rows.get_mut(&id).expect("there is something to rewrite");
+        if Quirk::of(FLAW) == Some(Quirk::ServerStamps) {
+            let (stamp, bytes) = row.split_at(Stamp::LENGTH);
+            let mut bytes = bytes[..bytes.len() - 8].to_vec();
+            bytes[0] = u8::MAX;
+            *row = sealed([stamp, &sealed(bytes)].concat());
+            return;
+        }
         row[0] = u8::MAX;
-        let fields = row.len() - 4;
-        let checksum = crc32c::crc32c(&row[..fields]);
-        row[fields..].copy_from_slice(&checksum.to_le_bytes());
+        row.truncate(row.len() - 4);
+        *row = sealed(std::mem::take(row));
     }
 }
 
@@ -347,8 +440,7 @@ impl<const FLAW: usize> Reopen for PlainBench<FLAW> {
         if Self::flaw() == Some(Flaw::ClockIsNotDurable) {
             self.clock.store(1_700_000_000_000, Ordering::SeqCst);
         }
-        let store = Plain::open(Arc::clone(&self.disk), Arc::clone(&self.clock), Self::flaw());
-        self.store = Arc::new(store);
+        self.store = Self::open(&self.disk, &self.clock);
         Owners::Gone
     }
 }

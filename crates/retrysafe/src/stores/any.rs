@@ -18,7 +18,9 @@ use std::str::FromStr;
 
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
-use retrysafe_core::store::{Census, Inserted, Page, Query, Stamped, Store, StoreError, Swapped};
+use retrysafe_core::store::{
+    Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, Swapped,
+};
 
 #[cfg(feature = "disk")]
 use super::disk::{CreatePolicy, DiskOptions, DiskStore, Durability, OpenError};
@@ -266,6 +268,26 @@ impl Store for AnyStore {
             Self::Disk(store) => store.load(id).await,
             #[cfg(feature = "postgres")]
             Self::Postgres(store) => store.load(id).await,
+        }
+    }
+
+    async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
+        match self {
+            Self::Memory(store) => store.load_unless(id, version).await,
+            #[cfg(feature = "disk")]
+            Self::Disk(store) => store.load_unless(id, version).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.load_unless(id, version).await,
+        }
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        match self {
+            Self::Memory(store) => store.change_hint(id),
+            #[cfg(feature = "disk")]
+            Self::Disk(store) => store.change_hint(id),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.change_hint(id),
         }
     }
 

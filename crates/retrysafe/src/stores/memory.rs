@@ -26,11 +26,13 @@ use std::task::Poll;
 use retrysafe_core::record::{Answer, First, Moment, Record, State, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Census, Cursor, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, ChangeHint, Cursor, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError,
+    StoreErrorKind, Swapped,
 };
 use retrysafe_core::time::Time;
 
 use super::clock::Clock;
+use super::watchers::Watchers;
 
 /// How many records a store holds unless told otherwise: about half a gigabyte of small answers.
 pub const RECORDS_MAX: usize = 1_000_000;
@@ -53,6 +55,7 @@ pub struct MemoryStore {
     /// How many records there are, in all shards.
     records: AtomicUsize,
     records_max: usize,
+    watchers: Watchers,
 }
 
 #[derive(Debug, Default)]
@@ -109,6 +112,7 @@ impl MemoryStore {
             sequence,
             records: AtomicUsize::new(0),
             records_max: RECORDS_MAX,
+            watchers: Watchers::default(),
         }
     }
 
@@ -179,6 +183,8 @@ impl Store for MemoryStore {
         }
         let record = first.into_record(now, self.next_version());
         shard.add(record.clone());
+        drop(shard);
+        self.watchers.changed(&record.id);
         Ok(Stamped { now, value: Inserted::New(record) })
     }
 
@@ -196,11 +202,27 @@ impl Store for MemoryStore {
                 // The version is the same, so what the caller has read is what is kept.
                 let record = write.over(from, now, self.next_version());
                 shard.replace(record.clone());
+                drop(shard);
+                self.watchers.changed(&record.id);
                 Swapped::Done(record)
             }
             current => Swapped::Lost(current.map(|kept| (*kept.record).clone())),
         };
         Ok(Stamped { now, value })
+    }
+
+    async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
+        let shard = self.shard(&id);
+        let now = self.clock.now();
+        let value = match shard.records.get(&id) {
+            Some(kept) if kept.record.version == version => LoadedUnless::AsKnown,
+            changed => LoadedUnless::Changed(changed.map(|kept| (*kept.record).clone())),
+        };
+        Ok(Stamped { now, value })
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        Some(self.watchers.hint(id))
     }
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {

@@ -13,3 +13,4 @@ pub mod disk;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod watchers;

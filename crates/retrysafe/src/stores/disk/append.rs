@@ -231,6 +231,7 @@ impl LogAppender {
             if let Some(old) = self.reader.index.put(entry, previous) {
                 ring.lost(old.slot, old.length);
             }
+            self.reader.watchers.changed(&id);
         }
     }
 }

@@ -63,7 +63,8 @@ use std::thread::JoinHandle;
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Census, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError,
+    StoreErrorKind, Swapped,
 };
 use retrysafe_core::time::Time;
 use tokio::sync::{mpsc, oneshot};
@@ -328,6 +329,24 @@ impl Store for DiskStore {
         self.reader.check_folder()?;
         let value = self.reader.find(&id)?;
         Ok(Stamped { now: self.reader.clock.now(), value })
+    }
+
+    async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
+        // Versions are never used twice, so an entry of this version is this record's.
+        if self.reader.index.get(index::prefix_of(&id), version).is_some() {
+            self.reader.check_folder()?;
+            let now = self.reader.clock.now();
+            return Ok(Stamped { now, value: LoadedUnless::AsKnown });
+        }
+        let loaded = self.load(id).await?;
+        Ok(loaded.map(|record| match record {
+            Some(record) if record.version == version => LoadedUnless::AsKnown,
+            changed => LoadedUnless::Changed(changed),
+        }))
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        Some(self.reader.watchers.hint(id))
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {

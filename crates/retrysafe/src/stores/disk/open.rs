@@ -33,6 +33,7 @@ use super::segments::{RingSegment, SegmentRing};
 use super::snapshot_taker::SnapshotTaker;
 use super::spares::SpareFiller;
 use super::tail::LogTail;
+use crate::stores::watchers::Watchers;
 
 /// How far the wall clock may be ahead of the store's mark. Longer than a store is out of use as a
 /// rule; a clock that is further ahead is rather wrong, and would expire everything.
@@ -242,6 +243,7 @@ fn tail_of(
         files: RwLock::new(found.files),
         generations: Mutex::new(found.generations),
         failure: OnceLock::new(),
+        watchers: Watchers::default(),
         looked: Mutex::new(Instant::now()),
         abandoned: AtomicUsize::new(0),
     };

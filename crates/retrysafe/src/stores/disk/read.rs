@@ -25,6 +25,7 @@ use super::format::{ENTRY_BYTES, EntryHeader, EntryPlace};
 use super::index::{IndexEntry, RecordIndex, SHARDS, prefix_of};
 use super::segments::name_of;
 use crate::stores::clock::Clock;
+use crate::stores::watchers::Watchers;
 
 /// How often a reader asks the index again. Each time, the record was moved or written meanwhile,
 /// and a record is moved once per turn of the whole log.
@@ -54,6 +55,8 @@ pub(crate) struct LogReader {
     pub(crate) failure: OnceLock<String>,
     /// How many records were in progress when the store was opened.
     pub(crate) abandoned: AtomicUsize,
+    /// Who waits for a record to change.
+    pub(crate) watchers: Watchers,
     /// When the segments were looked at last.
     pub(crate) looked: Mutex<Instant>,
 }

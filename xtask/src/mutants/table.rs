@@ -83,14 +83,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Shipped("4000"),
     },
     Mutant {
-        name: "machine-renews-for-ever",
-        file: "crates/retrysafe-core/src/machine.rs",
-        old: "if begun_at.plus(lease_max) > now =>",
-        new: "if begun_at.plus(lease_max) > now || true =>",
-        breaks: "a lease is renewed past lease_max",
-        caught: Test(&["-p", "retrysafe-core", "--lib"], "machine"),
-    },
-    Mutant {
         name: "machine-renews-any-fence",
         file: "crates/retrysafe-core/src/machine.rs",
         old: "match live.map(|record| (&record.state, record.fence == fence)) {",
@@ -107,20 +99,23 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Test(&["-p", "retrysafe-core", "--lib"], "machine"),
     },
     Mutant {
-        name: "machine-absence-at-once",
-        file: "crates/retrysafe-core/src/machine.rs",
-        old: "Absence::Proof if waited >= settle_time =>",
-        new: "Absence::Proof if waited >= Duration::ZERO || settle_time.is_zero() =>",
-        breaks: r#""not found" counts as proof at once"#,
-        caught: Shipped("8000"),
-    },
-    Mutant {
         name: "engine-overruled-by-another",
         file: "crates/retrysafe-core/src/engine.rs",
         old: "record.fingerprint == lease.record.fingerprint && record.mark == lease.record.mark",
         new: "record.mark == lease.record.mark",
         breaks: "a late owner's caller is shown another request's answer",
         caught: Fast("100000"),
+    },
+    Mutant {
+        name: "engine-sweeps-nothing",
+        file: "crates/retrysafe-core/src/engine.rs",
+        old: "filter: Filter { lease_over: true, ..Filter::default() },",
+        new: "filter: Filter { lease_over: true, standing: Some(Standing::Completed), ..Filter::default() },",
+        breaks: "the sweeper finds no ended lease",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "ended_leases_become_unknown_and_poison_stops_nothing",
+        ),
     },
     Mutant {
         name: "policy-momentary-stored",
@@ -155,14 +150,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Shipped("2000"),
     },
     Mutant {
-        name: "policy-said-ignored",
-        file: "crates/retrysafe-core/src/policy.rs",
-        old: "Some(Said::Retryable) => return Outcome::Retryable(Some(status)),",
-        new: "Some(Said::Retryable) => {}",
-        breaks: "what the handler says of itself is not heard",
-        caught: Shipped("4000"),
-    },
-    Mutant {
         name: "policy-strict-error-released",
         file: "crates/retrysafe-core/src/policy.rs",
         old: "OnServerError::Unknown => Outcome::Unknown(Doubt::ServerError),",
@@ -193,14 +180,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: ".filter(|(name, _)| !is_stripped(name) && !of_connection.contains(name) && *name != header::LOCATION)",
         breaks: "a replay has lost its Location",
         caught: Shipped("1000"),
-    },
-    Mutant {
-        name: "response-hop-kept",
-        file: "crates/retrysafe-core/src/response.rs",
-        old: "!is_stripped(name) && !of_connection.contains(name)",
-        new: "!is_stripped(name)",
-        breaks: "what Connection names is replayed",
-        caught: Test(&["-p", "retrysafe-core", "--lib"], "response"),
     },
     Mutant {
         name: "scope-not-in-id",
@@ -237,14 +216,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Shipped("1000"),
     },
     Mutant {
-        name: "retry-unknown-is-no-doubt",
-        file: "crates/retrysafe-core/src/retry.rs",
-        old: "self.may_have_run |= meaning == Meaning::Doubt;",
-        new: "self.may_have_run |= false;",
-        breaks: r#"a client takes "nobody knows" for "it did not happen""#,
-        caught: Shipped("4000"),
-    },
-    Mutant {
         name: "retry-replay-not-final",
         file: "crates/retrysafe-core/src/retry.rs",
         old: "        if head.is_replay {",
@@ -269,6 +240,23 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Shipped("8000"),
     },
     Mutant {
+        name: "client-youngest-clock",
+        file: "crates/retrysafe/src/client/age.rs",
+        old: "[by_wall, by_boot, by_process].into_iter().flatten().max()",
+        new: "[by_wall, by_boot, by_process].into_iter().flatten().min()",
+        breaks: "a wall clock that was set back defeats resend_within",
+        caught: Test(&["--workspace", "--all-features", "--lib"], "age"),
+    },
+    Mutant {
+        name: "client-journal-unlocked",
+        file: "crates/retrysafe/src/client/journal/mod.rs",
+        old: r#"    file.lock()?;
+"#,
+        new: "",
+        breaks: "two processes finish one call",
+        caught: Test(&["--workspace", "--all-features", "--lib"], "journal"),
+    },
+    Mutant {
         name: "upkeep-store-may-hang",
         file: "crates/retrysafe/src/upkeep/limited.rs",
         old: "tokio::time::timeout(self.limit, call).await",
@@ -283,6 +271,117 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: "        let waited = self.settle_time;",
         breaks: "an absence is ripe at once",
         caught: Shipped("8000"),
+    },
+    Mutant {
+        name: "upkeep-absence-is-always-proof",
+        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        old: "match Proof::absence(absence, waited, self.settle_time) {",
+        new: "match Proof::absence(if waited.is_zero() { absence } else { Absence::Proof }, waited, self.settle_time) {",
+        breaks: "an absence proves something on every route",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "absence_counts_only_where_it_is_proof_and_only_after_the_settle_time",
+        ),
+    },
+    Mutant {
+        name: "upkeep-panic-in-absence",
+        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        old: "catch_unwind(AssertUnwindSafe(|| reconciler.absence(record))).unwrap_or_else(|_| {",
+        new: r#"Ok::<_, ()>(reconciler.absence(record)).unwrap_or_else(|()| {
+        let _ = catch_unwind(AssertUnwindSafe(|| ()));"#,
+        breaks: "a bug about one record ends the round for all (t9)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "a_panic_in_absence_costs_its_own_record_only",
+        ),
+    },
+    Mutant {
+        name: "upkeep-panic-ends-task",
+        file: "crates/retrysafe/src/upkeep/mod.rs",
+        old: "                    panicked(name, &*payload);",
+        new: r#"                    panicked(name, &*payload);
+                    return;"#,
+        breaks: "one panic ends upkeep for good (t9)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "a_sweeper_that_panicked_sweeps_again_and_says_so",
+        ),
+    },
+    Mutant {
+        name: "upkeep-stop-waits",
+        file: "crates/retrysafe/src/upkeep/mod.rs",
+        old: r#"            _ = stopped.changed() => break,
+            ended = under_way.join_next() => {"#,
+        new: "            ended = under_way.join_next() => {",
+        breaks: "stop waits for the whole round (t10)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            "stop_does_not_wait_for_the_rest_of_the_round",
+        ),
+    },
+    Mutant {
+        name: "gateway-two-framings-passed",
+        file: "crates/retrysafe-cli/src/gateway/framing.rs",
+        old: r#"Err("the answer has a length and a transfer coding")"#,
+        new: "Ok(Afterwards::Reused)",
+        breaks: "an answer that ends in two places is passed on",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "two_framings_are_refused_in_any_order",
+        ),
+    },
+    Mutant {
+        name: "gateway-scope-header-of-one-hop",
+        file: "crates/retrysafe-cli/src/gateway/scope.rs",
+        old: "ScopePart::Header(name) => named.contains(name),",
+        new: "ScopePart::Header(_) => false,",
+        breaks: "a caller is one to us and another to the upstream",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "a_header_of_the_scope_cannot_be_of_one_hop",
+        ),
+    },
+    Mutant {
+        name: "gateway-other-spellings-pass",
+        file: "crates/retrysafe-cli/src/gateway/guard.rs",
+        old: "                && self.counts(&read)",
+        new: r#"                && self.counts(&read)
+                && false"#,
+        breaks: "X_Tenant is one caller to us and another to the upstream",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "a_header_that_counts_is_spelt_in_one_way",
+        ),
+    },
+    Mutant {
+        name: "gateway-weaker-reading-wins",
+        file: "crates/retrysafe-cli/src/gateway/route.rs",
+        old: "let is_safe = is_default(other) && named.demands(method) >= other.demands(method);",
+        new: "let is_safe = is_default(other);",
+        breaks: "a path is read so that a rule demands less",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "no_reading_leads_to_a_rule_that_demands_less",
+        ),
+    },
+    Mutant {
+        name: "gateway-odd-methods-pass",
+        file: "crates/retrysafe-cli/src/gateway/route.rs",
+        old: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) {",
+        new: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) && false {",
+        breaks: "a method that nobody knows passes a guarded path",
+        caught: Test(
+            &["--workspace", "--all-features", "--bin", "retrysafe"],
+            "a_guarded_path_refuses_methods_that_nobody_knows",
+        ),
+    },
+    Mutant {
+        name: "execution-lease-not-checked",
+        file: "crates/retrysafe-core/src/execution.rs",
+        old: "if now.saturating_sub(self.asked_at) >= self.lease.length() {",
+        new: "if now.saturating_sub(self.asked_at) >= self.lease.length() && false {",
+        breaks: "an owner sends although its lease is over",
+        caught: Test(&["--workspace", "--all-features", "--test", "layer"], "lease"),
     },
     Mutant {
         name: "execution-fails-open-in-doubt",
@@ -317,6 +416,17 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Shipped("8000"),
     },
     Mutant {
+        name: "layer-renews-late-after-failure",
+        file: "crates/retrysafe/src/layer/running.rs",
+        old: "after(failed_at, (self.lease / TRIES_PER_LEASE).max(PAUSE_MIN))",
+        new: "after(failed_at, (self.lease / RENEWALS_PER_LEASE).max(PAUSE_MIN))",
+        breaks: "a renewal that failed is tried again too late (t21)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_renewal_that_fails_is_tried_again_soon",
+        ),
+    },
+    Mutant {
         name: "layer-drain-misses-begins",
         file: "crates/retrysafe/src/layer/begin.rs",
         old: "let under_way = context.shared.drain.execution();",
@@ -333,11 +443,55 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Shipped("2000"),
     },
     Mutant {
+        name: "layer-never-withdraws",
+        file: "crates/retrysafe/src/layer/begin.rs",
+        old: "if must_withdraw {",
+        new: "if must_withdraw && false {",
+        breaks: "a begin that nobody executes ends unknown (t11)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_begin_that_never_executed_is_withdrawn_after_an_outage",
+        ),
+    },
+    Mutant {
         name: "layer-timeout-is-no-doubt",
         file: "crates/retrysafe/src/layer/guarded.rs",
         old: "Err(_) if operation.writes() => {",
         new: "Err(_) if operation.writes() && false => {",
         breaks: "a begin that timed out counts as not applied",
         caught: Shipped("8000"),
+    },
+    Mutant {
+        name: "layer-endless-time-panics",
+        file: "crates/retrysafe/src/layer/deadline.rs",
+        old: "start.checked_add(length).unwrap_or_else(|| start + FAR)",
+        new: "if length > FAR * 2 { start + length } else { start + length.min(FAR) }",
+        breaks: "Duration::MAX panics (t7)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_time_to_live_without_end_is_no_panic",
+        ),
+    },
+    Mutant {
+        name: "layer-limit-closes-open-route",
+        file: "crates/retrysafe/src/layer/admit.rs",
+        old: "Err(_) if policy.on_store_error == OnStoreError::Open => {}",
+        new: "Err(_) if policy.on_store_error == OnStoreError::Open && false => {}",
+        breaks: "a limit of new keys closes an open route (t18)",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "a_limit_of_new_keys_does_not_close_an_open_route",
+        ),
+    },
+    Mutant {
+        name: "layer-unknown-not-said",
+        file: "crates/retrysafe/src/layer/answer.rs",
+        old: "        if durable.is_unknown() {",
+        new: "        if durable.is_unknown() && false {",
+        breaks: "an answer that leaves the outcome unknown does not say so",
+        caught: Test(
+            &["--workspace", "--all-features", "--test", "layer"],
+            "an_answer_that_leaves_the_outcome_unknown_says_so_to_its_own_caller",
+        ),
     },
 ];

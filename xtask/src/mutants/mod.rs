@@ -134,11 +134,6 @@ mod tests {
                 "{}: its old text is {times} times in {}",
                 mutant.name, mutant.file
             );
-            assert!(
-                !text.contains(mutant.new) || mutant.old.contains(mutant.new),
-                "{}",
-                mutant.name
-            );
         }
     }
 

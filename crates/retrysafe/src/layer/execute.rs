@@ -58,7 +58,8 @@ pub(super) async fn execute<Svc, S, B, R>(
     S: Store,
     Svc: Service<Request<Body<B>>, Response = Response<R>>,
     B: HttpBody<Data = Bytes>,
-    R: HttpBody<Data = Bytes>,
+    R: HttpBody<Data = Bytes> + 'static,
+    R::Error: Send,
 {
     let AdmittedRequest { arrived, body, trailers, named } = request;
     let NamedRequest { id, key, .. } = named;

@@ -50,7 +50,9 @@ where
         });
     }
     let policy = context.policy();
-    let read = if is_stream(parts.status, &parts.headers) {
+    // The head of an empty answer is its end as well.
+    let is_whole = body.is_end_stream() && !parts.status.is_informational();
+    let read = if is_stream(parts.status, &parts.headers) && !is_whole {
         Read::Over(Body::passed(body))
     } else {
         // Once nobody waits for it, an answer may take as long as its execution.

@@ -2,7 +2,7 @@
 //!
 //! A server drops its handler's future when the client disconnects, and a timeout further out does
 //! the same. [`RunToCompletion`] is polled in place as long as somebody waits. Dropped before its end,
-//! the work goes on as a task of its own. So a request that nobody leaves costs no task, and one that
+//! or once it has answered, the work goes on as a task of its own. So a request that nobody leaves costs no task, and one that
 //! is left ends all the same. Only the end of the runtime ends it early, as a crash would.
 //!
 //! The work gives its answer through an [`AnswerSlot`], and may go on after that: an answer that comes
@@ -57,6 +57,17 @@ impl<T: Send + 'static> RunToCompletion<T> {
     }
 }
 
+impl<T: Send + 'static> RunToCompletion<T> {
+    /// Lets the work go on as a task of its own.
+    fn go_on(&mut self) {
+        if let (Some(work), Some(runtime), true) =
+            (self.work.take(), &self.runtime, self.must_end.is_set())
+        {
+            runtime.spawn(work.instrument(self.span.clone()));
+        }
+    }
+}
+
 impl MustEnd {
     pub(super) fn set(&self, must_end: bool) {
         self.0.store(must_end, Ordering::Release);
@@ -104,17 +115,16 @@ impl<T: Send + 'static> Future for RunToCompletion<T> {
         if work.as_mut().poll(context).is_pending() {
             self.work = Some(work);
         }
-        self.answer.take().map_or(Poll::Pending, Poll::Ready)
+        let Some(answer) = self.answer.take() else { return Poll::Pending };
+        // Whoever has the answer may keep this future, and does not poll it again.
+        self.go_on();
+        Poll::Ready(answer)
     }
 }
 
 impl<T: Send + 'static> Drop for RunToCompletion<T> {
     fn drop(&mut self) {
-        if let (Some(work), Some(runtime), true) =
-            (self.work.take(), &self.runtime, self.must_end.is_set())
-        {
-            runtime.spawn(work.instrument(self.span.clone()));
-        }
+        self.go_on();
     }
 }
 

@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{self, HeaderMap};
 use http::response;
 use http_body::{Body as HttpBody, Frame};
 use retrysafe_core::engine::{Lease, Renewed};
@@ -47,8 +48,10 @@ pub(super) async fn pass_on<S, R, E>(
     answer: AnswerSlot<Answered<R, E>>,
 ) where
     S: Store,
-    R: HttpBody<Data = Bytes>,
+    R: HttpBody<Data = Bytes> + 'static,
+    R::Error: Send,
 {
+    let announced = body.size_hint().exact().or_else(|| announced_length(&parts.headers));
     let (streaming, told) = keep_head(context, keeping, end).await;
     let flow = context.shared.running.starts_to_flow(streaming.lease().renewal());
     let (to_caller, pieces) = mpsc::channel(PIECES_MAX);
@@ -63,20 +66,21 @@ pub(super) async fn pass_on<S, R, E>(
     }));
     drop(answer);
     let mut body = Box::pin(body);
-    let ended = pump(attempt, body.as_mut(), &to_caller, &flow).await;
+    let ended = pump(attempt, body.as_mut(), announced, &to_caller, &flow).await;
     let (mut lease, settling) =
         streaming.ended(context.policy(), context.now(), matches!(ended, Ended::Whole(_)));
     if let Some(ttl) = attempt.ttl() {
         lease.set_ttl(ttl);
     }
-    let send_last = async {
+    let send_last = async move {
         let last = match ended {
-            Ended::Whole(Some(frame)) => {
-                // A caller that has left needs neither.
-                let _ = to_caller.send(Piece::Frame(frame)).await;
+            Ended::Whole(LastPieces { bytes, trailers }) => {
+                for frame in [bytes, trailers].into_iter().flatten() {
+                    // A caller that has left needs none of it.
+                    let _ = to_caller.send(Piece::Frame(frame)).await;
+                }
                 Piece::End
             }
-            Ended::Whole(None) => Piece::End,
             Ended::Broken(error) => Piece::Broken(error),
             Ended::Panicked(panic) => Piece::Panicked(panic),
             // The caller sees that nothing more comes.
@@ -113,8 +117,8 @@ async fn keep_head<S: Store>(
 
 /// How a body ended.
 enum Ended<E> {
-    /// It is whole, and this is its last piece.
-    Whole(Option<Frame<Bytes>>),
+    /// It is whole, and this is what shows its end.
+    Whole(LastPieces),
     /// It broke off.
     Broken(E),
     /// The handler's body panicked.
@@ -123,27 +127,53 @@ enum Ended<E> {
     GivenUp,
 }
 
-/// Reads a body to its end, and passes on all of it but its last piece.
+/// What a caller takes for the end of a body.
+#[derive(Default)]
+struct LastPieces {
+    /// The last bytes, of a body that is known to end with them.
+    bytes: Option<Frame<Bytes>>,
+    trailers: Option<Frame<Bytes>>,
+}
+
+/// How long a body is going to be, where only the head of the answer says so.
+fn announced_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads a body to its end, and passes on all of it but what shows its end.
 async fn pump<R: HttpBody<Data = Bytes>>(
     attempt: &Attempt,
     mut body: Pin<&mut Body<R>>,
+    announced: Option<u64>,
     to_caller: &mpsc::Sender<Piece<R::Error>>,
     flow: &Flow,
 ) -> Ended<R::Error> {
     let mut given_up = pin!(given_up(attempt, to_caller));
     let mut pumping = pin!(catch_panic(async {
+        let mut left = announced;
+        let mut last = LastPieces::default();
         loop {
             let frame = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await;
             flow.moved();
-            match frame {
-                None => return Ended::Whole(None),
+            let frame = match frame {
+                None => return Ended::Whole(last),
                 Some(Err(error)) => return Ended::Broken(error),
-                // Whoever knows the length sees the end in the last piece.
-                Some(Ok(frame)) if body.is_end_stream() => return Ended::Whole(Some(frame)),
-                Some(Ok(frame)) => {
-                    // If the caller has left, the rest is read all the same.
-                    let _ = to_caller.send(Piece::Frame(frame)).await;
+                Some(Ok(frame)) => frame,
+            };
+            let Some(bytes) = frame.data_ref() else {
+                last.trailers = Some(frame);
+                return Ended::Whole(last);
+            };
+            left = left.map(|left| left.saturating_sub(bytes.len() as u64));
+            if left == Some(0) || body.is_end_stream() {
+                // Whoever knows the length sees the end in these. What follows them belongs to no answer.
+                last.bytes.get_or_insert(frame);
+                if body.is_end_stream() {
+                    return Ended::Whole(last);
                 }
+            } else {
+                // If the caller has left, the rest is read all the same.
+                let _ = to_caller.send(Piece::Frame(frame)).await;
             }
         }
     }));
@@ -178,28 +208,27 @@ async fn given_up<E>(attempt: &Attempt, to_caller: &mpsc::Sender<Piece<E>>) {
 }
 
 /// Makes the end of a stream durable, and then lets the caller see it. Where the store is away the
-/// caller has all but the end by now, and gets that too after a while; the settle is tried on.
+/// caller has all but the end by now, and gets that too after a while; the settle is tried on. Neither
+/// that nor a shutdown waits for a caller that does not read.
 async fn settle_end<S: Store>(
     context: &Arc<RequestContext<S>>,
     attempt: &Attempt,
     lease: Lease,
     settling: Settling,
     run: Run,
-    send_last: impl Future<Output = ()>,
+    send_last: impl Future<Output = ()> + Send + 'static,
 ) {
     let key = attempt.key();
-    let Err(lease) = settle_once(context, key, lease, &settling).await else {
-        drop(run);
-        return send_last.await;
-    };
-    let tell_at = context.moment(settling.tell_at());
-    let mut again = pin!(settle_again(context, key, lease, settling));
-    if tokio::time::timeout_at(tell_at, again.as_mut()).await.is_err() {
-        context.report.not_durable(key);
-        send_last.await;
-        again.await;
-        return;
+    if let Err(lease) = settle_once(context, key, lease, &settling).await {
+        let tell_at = context.moment(settling.tell_at());
+        let mut again = pin!(settle_again(context, key, lease, settling));
+        if tokio::time::timeout_at(tell_at, again.as_mut()).await.is_err() {
+            context.report.not_durable(key);
+            tokio::spawn(send_last);
+            again.await;
+            return;
+        }
     }
     drop(run);
-    send_last.await;
+    tokio::spawn(send_last);
 }

@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use retrysafe::layer::{Attempt, IdempotencyLayer};
@@ -23,7 +23,7 @@ use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::store::{Filter, Query, Store as _, StoreErrorKind};
 use retrysafe_core::time::Time;
 use tokio::sync::{Semaphore, mpsc};
-use tower::ServiceExt as _;
+use tower::{Layer as _, Service as _, ServiceExt as _};
 
 use crate::stage::{Fault, Faulty, On, must};
 
@@ -55,16 +55,23 @@ struct Theatre {
 #[derive(Clone)]
 struct Play {
     media_type: &'static str,
+    length: Option<usize>,
     pieces: Arc<Mutex<Option<Pieces>>>,
 }
 
 impl Theatre {
     fn new(policy: Policy, media_type: &'static str) -> Self {
+        Self::announcing(policy, media_type, None)
+    }
+
+    /// A handler that says how long its body is going to be.
+    fn announcing(policy: Policy, media_type: &'static str, length: Option<usize>) -> Self {
         let (clock, hand) = Clock::manual(Time::from_ms(1_800_000_000_000));
         let store = Faulty::new(MemoryStore::with_clock(clock));
         let layer = IdempotencyLayer::new(Arc::clone(&store)).policy(policy);
         let (pieces, received) = mpsc::unbounded_channel();
-        let play = Play { media_type, pieces: Arc::new(Mutex::new(Some(Pieces(received)))) };
+        let pieces_to_come = Arc::new(Mutex::new(Some(Pieces(received))));
+        let play = Play { media_type, length, pieces: pieces_to_come };
         let app = Router::new().route("/x", post(perform)).with_state(play).layer(layer.clone());
         Self { app, layer, store, hand, pieces: Mutex::new(Some(pieces)) }
     }
@@ -127,7 +134,11 @@ async fn perform(State(play): State<Play>) -> Response {
     let pieces = play.pieces.lock().unwrap().take().expect("it runs once");
     let body = Body::new(pieces);
     let head = Response::builder().status(StatusCode::CREATED).header("location", "/p/1");
-    head.header("content-type", play.media_type).body(body).unwrap()
+    let mut response = head.header("content-type", play.media_type).body(body).unwrap();
+    if let Some(length) = play.length {
+        response.headers_mut().insert("content-length", length.into());
+    }
+    response
 }
 
 async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
@@ -178,6 +189,72 @@ async fn a_stream_is_passed_on_live_and_its_end_is_durable_before_it_is_seen() {
             (&201.into(), &"/p/1".into())
         );
     }
+}
+
+/// Trailers end an answer, and so does the last byte that was announced. Both were passed on before the
+/// end was in the record.
+#[tokio::test(start_paused = true)]
+async fn what_shows_the_end_of_a_stream_is_passed_on_after_the_end_is_durable() {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    let last_bytes = Frame::data(Bytes::from_static(b"two"));
+    for (length, last) in [(None, Frame::trailers(trailers)), (Some(6), last_bytes)] {
+        let theatre = Theatre::announcing(Policy::default(), "application/grpc", length);
+        theatre.say("one");
+        let mut body = theatre.ask().await.into_body();
+        assert_eq!(next(&mut body).await.unwrap().unwrap(), "one");
+        theatre.store.always(Some((On::Swap, AWAY)));
+        theatre.send(Ok(last));
+        theatre.end();
+        let early = tokio::time::timeout(Duration::from_secs(1), body.frame()).await;
+        assert!(early.is_err(), "{length:?}: its end is not in the record yet");
+        theatre.store.always(None);
+        must("the last piece", body.frame()).await.unwrap().unwrap();
+        assert_eq!(theatre.record().await.standing(), Standing::Completed, "{length:?}");
+        assert!(next(&mut body).await.is_none());
+    }
+}
+
+/// Whoever has the head of a stream may keep the future that gave it. The body waited for that future.
+#[tokio::test(start_paused = true)]
+async fn a_stream_flows_although_the_future_of_its_head_is_kept() {
+    let (pieces, received) = mpsc::unbounded_channel();
+    let received = Arc::new(Mutex::new(Some(Pieces(received))));
+    let handler = tower::service_fn(move |_: Request<retrysafe::layer::Body<Body>>| {
+        let body = received.lock().unwrap().take().expect("it runs once");
+        let head = http::Response::builder().header("content-type", "text/event-stream");
+        async move { Ok::<_, Infallible>(head.body(body).unwrap()) }
+    });
+    let mut service = IdempotencyLayer::new(MemoryStore::default()).layer(handler);
+    let mut future = std::pin::pin!(service.call(request()));
+    let mut body = Body::new(future.as_mut().await.unwrap().into_body());
+    pieces.send(Ok(Frame::data(Bytes::from_static(b"one")))).ok().unwrap();
+    assert_eq!(next(&mut body).await.unwrap().unwrap(), "one");
+}
+
+/// Its head is its end, and was seen before the end was in the record.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_known_to_be_empty_is_kept_like_any_other_answer() {
+    let empty = || async { ([("content-type", "text/event-stream")], Body::empty()) };
+    let layer = IdempotencyLayer::new(MemoryStore::default());
+    let app = Router::new().route("/x", post(empty)).layer(layer);
+    assert_eq!(app.clone().oneshot(request()).await.unwrap().status(), 200);
+    let replay = app.oneshot(request()).await.unwrap();
+    assert_eq!(replay.status(), 200);
+    assert!(replay.headers().contains_key("idempotent-replayed"));
+}
+
+/// A slow reader has its record by then, and the server waits for its connection.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_the_reader_of_a_stream_that_is_settled() {
+    let theatre = Theatre::new(Policy::default(), "text/event-stream");
+    theatre.say("one");
+    let mut body = theatre.ask().await.into_body();
+    theatre.end();
+    theatre.until(Standing::Completed).await;
+    assert_eq!(theatre.layer.drain().wait(Duration::from_secs(1)).await, Ok(()));
+    assert_eq!(next(&mut body).await.unwrap().unwrap(), "one");
+    assert!(next(&mut body).await.is_none());
 }
 
 /// An answer that trickles was held for as long as the attempt could last, and then lost.

@@ -287,6 +287,7 @@ async fn come_back(stage: &Stage, gateways: &Gateways, gateway: u8, down_ms: u64
 async fn drain(stage: &Stage, gateways: &Gateways, gateway: u8, patience_ms: u64) -> bool {
     let draining = gateways.alive(gateway, |process| {
         process.accepts = false;
+        process.life.close();
         (process.life.clone(), process.drain.clone())
     });
     let Some((life, drain)) = draining else { return false };

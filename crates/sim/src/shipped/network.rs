@@ -238,6 +238,10 @@ fn serve(
     let of = life.clone();
     let serving = async move {
         life.pass(&stage).await;
+        // A process that was told to stop closes connections whose requests it has not read.
+        if life.is_closed() {
+            return None;
+        }
         let response = service.call(request).await.ok()?;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.ok()?.to_bytes();
@@ -286,6 +290,10 @@ fn classify(stage: &Stage, parts: &response::Parts, body: &[u8], exec: u16) -> C
             Some("upstream_unreachable") => Class::Unreachable,
             Some(_) | None => Class::Unknown,
         };
+    }
+    // What is passed on piece by piece is answered before its end is settled, and says so itself.
+    if parts.headers.get("retrysafe-outcome").is_some_and(|word| word == "unknown") {
+        return Class::Doubtful;
     }
     match stage.with(|state| state.exec(exec).and_then(|exec| exec.settled)) {
         Some(Standing::FailedRetryable) => Class::Released,

@@ -101,6 +101,7 @@ pub struct Life {
 #[derive(Default)]
 struct LifeState {
     dead: AtomicBool,
+    closed: AtomicBool,
     died: Notify,
     paused_until: AtomicU64,
     cut_off_until: AtomicU64,
@@ -262,6 +263,15 @@ impl Life {
     pub fn die(&self) {
         self.inner.dead.store(true, Ordering::Relaxed);
         self.inner.died.notify_waiters();
+    }
+
+    /// From now on the process takes no request from its connections.
+    pub fn close(&self) {
+        self.inner.closed.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed.load(Ordering::Relaxed)
     }
 
     /// Comes when the process is dead.

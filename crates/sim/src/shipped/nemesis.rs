@@ -238,7 +238,9 @@ async fn strike(stage: &Stage, gateways: &Gateways, blow: Blow) {
             if drain(stage, gateways, gateway, patience_ms).await {
                 // What would begin after this begins within this time.
                 stage.sleep(linger_ms).await;
-                if crash(stage, gateways, gateway) {
+                // The healing has replaced it by then.
+                let is_healed = stage.with(|state| state.healed);
+                if !is_healed && crash(stage, gateways, gateway) {
                     come_back(stage, gateways, gateway, down_ms).await;
                 }
             }

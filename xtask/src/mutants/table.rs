@@ -355,8 +355,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "layer-drain-misses-begins",
         file: "crates/retrysafe/src/layer/begin.rs",
-        old: "let under_way = context.shared.drain.execution();",
-        new: "let under_way = context.shared.drain.withdrawal();",
+        old: "let _under_way = context.shared.drain.execution();",
+        new: "let _under_way = context.shared.drain.withdrawal();",
         breaks: "a shutdown does not wait for executions (t5)",
         caught: Shipped("8000"),
     },

@@ -56,14 +56,15 @@ pub(super) async fn answer_keyed<Svc, S, B, R>(
     let wait = preferred_wait(&request.arrived.parts).unwrap_or(wait_max).min(wait_max);
     let mut patience = Patience::new(context.now(), wait);
     let mut place: Option<Place> = None;
+    // A shutdown waits for those who wait, too: a duplicate that was woken begins once more.
+    let _under_way = context.shared.drain.execution();
     loop {
         let slot = match context.execution_slot(request.named.id).await {
             Ok(slot) => slot,
             Err(refusal) => return answer.give(Ok(context.refuse(&refusal))),
         };
-        // From here on a client that leaves changes nothing, and a shutdown waits.
+        // From here on a client that leaves changes nothing.
         context.must_end.set(true);
-        let under_way = context.shared.drain.execution();
         let asked_at = context.now();
         let owner = context.shared.next_owner();
         let parts = &request.arrived.parts;
@@ -93,7 +94,6 @@ pub(super) async fn answer_keyed<Svc, S, B, R>(
             }
         };
         context.must_end.set(false);
-        drop(under_way);
         if !context.waits(request.named.id, &mut request.body, &mut patience, &mut place).await {
             context.report.met(Met::InProgress, request.named.key);
             let retry_after = context.pace(request.named.id, left);

@@ -23,6 +23,7 @@ use hyper_util::rt::TokioIo;
 use retrysafe::layer::Attempt;
 use retrysafe_core::problem::Refusal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use super::connect::{Connector, Exchange, SpokeUnasked};
@@ -68,24 +69,46 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct IdleConnections {
     list: VecDeque<Idle>,
+    /// Those whose answer was read before their request was written: the upstream may take the rest, or
+    /// may not.
+    unwritten: Vec<Idle>,
     /// Until then none is kept.
     distrusted_until: Option<Instant>,
 }
 
 struct Idle {
-    sender: Sender,
-    exchange: Exchange,
+    connection: Connection,
     since: Instant,
+    upload: Upload,
+    /// For how long its upstream may take nothing of the request.
+    pause_max: Duration,
     /// The generation of the connector that made it: a reload may have named another upstream.
     generation: u64,
 }
 
-type Sender = SendRequest<Watched>;
+struct Connection {
+    sender: SendRequest<Watched>,
+    exchange: Exchange,
+    task: ConnectionTask,
+}
+
+/// The task of a connection, which ends with this. By itself it would wait for as long as an upstream
+/// does not read, and hold on to the request.
+struct ConnectionTask(Option<AbortHandle>);
+
+impl Drop for ConnectionTask {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
 
 /// A connection whose answer is being read.
 pub(crate) struct Held {
-    sender: Sender,
-    exchange: Exchange,
+    connection: Connection,
+    upload: Upload,
+    pause_max: Duration,
     generation: u64,
     pool: Pool,
 }
@@ -127,20 +150,22 @@ impl Pool {
         let generation = connector.generation();
         let upload = Upload::new();
         let mut request = request.map(|body| upload.watch(body));
-        let mut reused = self.idle_sender(generation).await;
+        let mut reused = self.idle_connection(generation).await;
         loop {
             let was_reused = reused.is_some();
-            let (mut sender, exchange) = match reused.take() {
+            let mut connection = match reused.take() {
                 Some(reused) => reused,
                 None => self.connect(connector, patience.with_upstream).await?,
             };
-            exchange.asked(was_reused);
-            let sending = sender.try_send_request(request);
+            connection.exchange.asked(was_reused);
+            let sending = connection.sender.try_send_request(request);
             let mut error = match upload.send(sending, patience, attempt).await {
                 Ok(Ok(response)) => {
-                    exchange.answered();
+                    connection.exchange.answered();
+                    let pause_max = patience.with_upstream;
                     let pool = self.clone();
-                    return Ok((response, Held { sender, exchange, generation, pool }));
+                    let held = Held { connection, upload, pause_max, generation, pool };
+                    return Ok((response, held));
                 }
                 Ok(Err(error)) => error,
                 Err(TooSlow::Caller) => return Err(Failure::CallersFault(Refusal::BodyTimeout)),
@@ -166,11 +191,19 @@ impl Pool {
         }
     }
 
-    /// Closes the connections that have been idle for too long.
+    /// Closes the connections that have been idle for too long, and those whose upstream has answered
+    /// and takes nothing of the request any more.
     pub(crate) fn tidy(&self) {
-        let old = Instant::now().checked_sub(IDLE_MAX);
-        let list = &mut self.connections().list;
-        list.retain(|idle| !idle.sender.is_closed() && old.is_none_or(|old| idle.since > old));
+        let mut connections = self.connections();
+        let list = std::mem::take(&mut connections.list);
+        for idle in list {
+            if idle.since.elapsed() < IDLE_MAX && !idle.connection.sender.is_closed() {
+                connections.list.push_back(idle);
+            } else {
+                connections.let_go(idle);
+            }
+        }
+        connections.unwritten.retain(|idle| idle.is_unwritten() && !idle.is_stuck());
     }
 
     fn connections(&self) -> MutexGuard<'_, IdleConnections> {
@@ -194,18 +227,19 @@ impl Pool {
     }
 
     /// The connection that was used last, so that a lull lets the others go.
-    async fn idle_sender(&self, generation: u64) -> Option<(Sender, Exchange)> {
+    async fn idle_connection(&self, generation: u64) -> Option<Connection> {
         loop {
             let mut idle = self.connections().list.pop_back()?;
             let is_stale = idle.generation != generation || idle.since.elapsed() > IDLE_MAX;
-            if is_stale || idle.sender.is_closed() {
-                continue;
-            }
-            if idle.sender.is_ready()
-                || matches!(timeout(READY_MAX, idle.sender.ready()).await, Ok(Ok(())))
+            let sender = &mut idle.connection.sender;
+            if !is_stale
+                && !sender.is_closed()
+                && (sender.is_ready()
+                    || matches!(timeout(READY_MAX, sender.ready()).await, Ok(Ok(()))))
             {
-                return Some((idle.sender, idle.exchange));
+                return Some(idle.connection);
             }
+            self.connections().let_go(idle);
         }
     }
 
@@ -213,7 +247,7 @@ impl Pool {
         &self,
         connector: &Connector,
         patience: Duration,
-    ) -> Result<(Sender, Exchange), Failure> {
+    ) -> Result<Connection, Failure> {
         let limit = CONNECT_MAX.min(patience);
         let slot = match timeout(limit, Arc::clone(&self.slots).acquire_owned()).await {
             Ok(Ok(slot)) => slot,
@@ -230,7 +264,7 @@ impl Pool {
         connector: &Connector,
         limit: Duration,
         slot: OwnedSemaphorePermit,
-    ) -> Result<(Sender, Exchange), Failure> {
+    ) -> Result<Connection, Failure> {
         let stream = match timeout(limit, connector.connect()).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(Failure::NotSent(error.to_string())),
@@ -244,13 +278,35 @@ impl Pool {
             .await
             .map_err(|error| Failure::NotSent(error.to_string()))?;
         let pool = self.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             // Whatever else goes wrong here is told to whoever waits for the answer.
             if connection.with_upgrades().await.is_err_and(|error| is_unasked(&error)) {
                 pool.distrust();
             }
         });
-        Ok((sender, exchange))
+        let task = ConnectionTask(Some(task.abort_handle()));
+        Ok(Connection { sender, exchange, task })
+    }
+}
+
+impl IdleConnections {
+    /// Lets go of a connection that is not used again. One that still writes may do so.
+    fn let_go(&mut self, idle: Idle) {
+        if idle.is_unwritten() {
+            self.unwritten.push(idle);
+        }
+    }
+}
+
+impl Idle {
+    /// Whether the request is not written yet, as far as the connection knows.
+    fn is_unwritten(&self) -> bool {
+        !self.connection.sender.is_closed() && !self.connection.sender.is_ready()
+    }
+
+    /// Whether the upstream takes nothing any more.
+    fn is_stuck(&self) -> bool {
+        self.upload.waits_for_upstream_since().is_some_and(|since| since.elapsed() > self.pause_max)
     }
 }
 
@@ -286,18 +342,23 @@ fn is_nameless(error: &hyper::Error) -> bool {
 impl Held {
     /// The answer was read whole: the connection may be used again.
     pub(crate) fn give_back(self) {
-        if self.sender.is_closed() {
-            return;
-        }
-        let Self { sender, exchange, generation, pool } = self;
+        let Self { connection, upload, pause_max, generation, pool } = self;
         let since = Instant::now();
-        let mut idle = pool.connections();
-        if idle.distrusted_until.is_some_and(|until| since < until) {
-            return;
+        let idle = Idle { connection, since, upload, pause_max, generation };
+        let mut connections = pool.connections();
+        if connections.distrusted_until.is_some_and(|until| since < until) {
+            return connections.let_go(idle);
         }
-        if idle.list.len() >= IDLE_CONNECTIONS_MAX {
-            idle.list.pop_front();
+        if connections.list.len() >= IDLE_CONNECTIONS_MAX
+            && let Some(oldest) = connections.list.pop_front()
+        {
+            connections.let_go(oldest);
         }
-        idle.list.push_back(Idle { sender, exchange, since, generation });
+        connections.list.push_back(idle);
+    }
+
+    /// The answer switches to another protocol: the connection is handed over.
+    pub(crate) fn hand_over(mut self) {
+        self.connection.task.0 = None;
     }
 }

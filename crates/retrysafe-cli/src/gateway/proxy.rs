@@ -126,9 +126,15 @@ impl Proxy {
             return Err(broken("the answer switches to a protocol that nobody asked for"));
         }
         let silence = Silence::new(patience.with_upstream);
+        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         Ok(response.map(|body| match afterwards {
             Afterwards::Reused => Answer::new(body, held, silence),
-            Afterwards::Closed => Answer::empty(),
+            Afterwards::Closed => {
+                if is_switched {
+                    held.hand_over();
+                }
+                Answer::empty()
+            }
         }))
     }
 }

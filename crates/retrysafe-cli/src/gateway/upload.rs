@@ -74,6 +74,12 @@ impl Upload {
         self.progress().turn == Turn::CallerFailed
     }
 
+    /// Since when the upstream has taken no piece; none while the caller's next piece is waited for.
+    pub(crate) fn waits_for_upstream_since(&self) -> Option<Instant> {
+        let Progress { turn, since } = self.progress();
+        (turn != Turn::Caller).then_some(since)
+    }
+
     /// Sends over a connection, and waits for the answer for as long as nobody is too slow. A
     /// protected request that the upstream takes too long over lets its caller go, and is waited for
     /// until the time of its attempt is used up.

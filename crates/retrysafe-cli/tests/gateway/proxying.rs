@@ -2,9 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 
-use super::kit::{Gateway, Reader, Step, Upstream, free, key, raw, reply, request, send};
+use super::kit::{Gateway, Reader, Step, Upstream, free, key, raw, reply, request, send, until};
 
 #[test]
 fn headers_say_who_is_asking_and_nobody_can_forge_them() {
@@ -213,6 +213,22 @@ fn nobody_waits_for_a_connection_that_still_sends_a_strangers_body() {
     assert_eq!(gateway.post("/next", &key(), "").status(), 200);
     assert_eq!(send(gateway.address, &request("GET", "/next", &[], b"")).status(), 200);
     assert!(asked.elapsed() < std::time::Duration::from_secs(2), "{:?}", asked.elapsed());
+}
+
+/// An upstream may answer before it has read the request, and then never read the rest. Its connection
+/// and the body were kept for ever, and the body counted against `held_bytes_max`.
+#[test]
+fn an_upstream_that_answers_and_does_not_read_on_costs_no_memory() {
+    let unread = Mutex::new(Vec::new());
+    let upstream = server(move |mut stream| {
+        head(&mut stream);
+        stream.write_all(b"HTTP/1.1 201 X\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+        unread.lock().unwrap().push(stream);
+    });
+    let settings = "[defaults]\nupstream_timeout = \"500ms\"\nrequest_bytes_max = \"16MiB\"\n";
+    let gateway = Gateway::start(&upstream, settings);
+    assert_eq!(gateway.post("/early", &key(), &"x".repeat(12 << 20)).status(), 201);
+    until("the body is let go", || gateway.metric("retrysafe_held_bytes") == 0.0);
 }
 
 #[test]

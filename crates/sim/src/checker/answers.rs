@@ -191,7 +191,9 @@ impl Checker {
         self.require(body == NONE || body & TRUNCATED == 0, I::S16, conn.key);
         let Some(exec) = self.execs.get(usize::from(body)).copied() else { return };
         let as_given = exec.replied.is_some_and(|(given, ..)| given == status) && exec.head == head;
-        let mine = exec.key == conn.key && exec.print == conn.print;
+        // A request that bounced has not run, so nothing says whose it was.
+        let has_run = exec.fence != 0 || exec.unprotected.is_some();
+        let mine = !has_run || exec.key == conn.key && exec.print == conn.print;
         self.require(mine && as_given, I::S6, conn.key);
     }
 

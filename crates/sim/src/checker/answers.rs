@@ -8,6 +8,10 @@ use super::{Call, Checker, Conn, GrantEnd, Sometimes};
 use crate::history::{CallEnd, Class, NONE, TRUNCATED};
 use crate::options::{NAMES, Profile};
 
+/// When a caller may be told to come back if nothing ends by itself, by the project's own page; not
+/// taken from its code.
+const ASK_AGAIN_MS: u64 = 10_000;
+
 impl Checker {
     pub(super) fn called(&mut self, call: u16, key: u8, print: u8) {
         let blank = Call {
@@ -169,8 +173,9 @@ impl Checker {
                 // The lease is as long as the store's clock says, also where that was turned back.
                 let left = self.rules.lease_ms + self.clock_back_ms;
                 // What runs without protection has no lease that could end.
-                let is_open = self.runs_open(key, None);
-                let bound = if is_open { u64::MAX } else { left.div_ceil(1_000) };
+                let beside_open = self.ran_beside_open(open);
+                let bound_ms = if beside_open { left.max(ASK_AGAIN_MS) } else { left };
+                let bound = bound_ms.div_ceil(1_000);
                 let fits = (1..=bound).contains(&u64::from(retry_after));
                 self.require(fits, I::L4, key);
             }

@@ -7,7 +7,7 @@ use retrysafe_core::record::Standing;
 
 use super::invariant::Invariant as I;
 use super::records::is_decided;
-use super::{Checker, Exec, Got, Grant, GrantEnd, Sometimes};
+use super::{Checker, Conn, Exec, Got, Grant, GrantEnd, Sometimes};
 use crate::history::{Found, NONE, SaidSo, SettleHeard, TRUNCATED};
 
 /// Answers that depend on the moment, by the project's own page; not taken from its code.
@@ -87,7 +87,7 @@ impl Checker {
         let (withdrawn, unsent) = (grant.end == GrantEnd::Withdrawn, grant.unsent);
         self.require(mine && alive, I::S3, key);
         self.nothing_begins_after_a_drain(gateway, epoch, Some(key));
-        let beside = self.runs_open(key, Some((gateway, epoch)));
+        let beside = self.runs_open(key, (gateway, epoch));
         self.require(!beside, I::S14, key);
         self.require(!withdrawn, I::S14, key);
         self.require(!unsent, I::S15, key);
@@ -262,7 +262,7 @@ impl Checker {
         let applied = self.grants.iter().any(|grant| grant.conn == conn);
         let refused = opened.is_some_and(|conn| !conn.ambiguous) && !applied;
         self.require(self.rules.fails_open && refused, I::S14, key);
-        let beside = self.runs_open(key, Some(by)) || self.owes_settle(key, by);
+        let beside = self.runs_open(key, by) || self.owes_settle(key, by);
         self.require(!beside, I::S14, key);
         self.reach(Sometimes::RunsUnprotected);
         if let Some(conn) = self.conns.get_mut(usize::from(conn)) {
@@ -273,13 +273,17 @@ impl Checker {
         }
     }
 
-    /// Whether a process, or this one, runs a key without protection now.
-    pub(super) fn runs_open(&self, key: u8, by: Option<(u8, u16)>) -> bool {
-        let is_by = |exec: &Exec| match by {
-            Some(_) => exec.unprotected == by,
-            None => exec.unprotected.is_some(),
-        };
-        self.execs.iter().any(|exec| exec.key == key && exec.open && is_by(exec))
+    /// Whether a process runs a key without protection now.
+    fn runs_open(&self, key: u8, by: (u8, u16)) -> bool {
+        self.execs.iter().any(|exec| exec.key == key && exec.open && exec.unprotected == Some(by))
+    }
+
+    /// Whether the key of a connection was run without protection while the connection was open.
+    pub(super) fn ran_beside_open(&self, conn: Conn) -> bool {
+        self.execs.iter().any(|exec| {
+            let ends_later = exec.open || exec.got_at >= conn.invoked_at;
+            exec.key == conn.key && exec.unprotected.is_some() && ends_later
+        })
     }
 
     /// Whether a process knows that it has executed a key, and has not made that durable yet.

@@ -19,6 +19,7 @@
 
 // Our own enums are matched without `_`: a new state or event must be thought about everywhere.
 #![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
+#![deny(clippy::match_bool)]
 
 pub mod canonical;
 pub mod codec;

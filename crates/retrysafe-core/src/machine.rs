@@ -665,9 +665,10 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
 
     fn verdict(executed: bool) -> Verdict {
         let answer = Answer::NotKept { status: None, location: None };
-        let evidence = match executed {
-            true => Evidence::Executed(answer),
-            false => Evidence::NotExecuted(Proof::burnt()),
+        let evidence = if executed {
+            Evidence::Executed(answer)
+        } else {
+            Evidence::NotExecuted(Proof::burnt())
         };
         Verdict { fence: FENCE, evidence, judge: Judge::Operator, reason: "why".into() }
     }

@@ -18,6 +18,8 @@
 //! sim shipped --replay SEED [--without KIND,KIND] [--all]
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
+#![deny(clippy::match_bool)]
 #![allow(unreachable_pub, reason = "a program has no public items; `pub` says what a room offers")]
 
 mod chance;

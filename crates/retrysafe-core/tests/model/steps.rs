@@ -89,9 +89,10 @@ impl Bounds {
         };
         match state.insert(key, number, mark, self) {
             Inserted::New(record) => {
-                state.owners[at] = match acknowledged {
-                    true => state.holds(key, mark, record),
-                    false => Owner::Doubtful { key, number, pending: None },
+                state.owners[at] = if acknowledged {
+                    state.holds(key, mark, record)
+                } else {
+                    Owner::Doubtful { key, number, pending: None }
                 };
             }
             Inserted::Exists(record) => {
@@ -157,9 +158,10 @@ impl Bounds {
 
     pub(super) fn rule(&self, state: &mut Everything) -> Option<()> {
         let TheJudge::Knows { key, fence, executed } = state.judge else { return None };
-        let evidence = match executed {
-            true => Evidence::Executed(answer(fence)),
-            false => Evidence::NotExecuted(Proof::burnt()),
+        let evidence = if executed {
+            Evidence::Executed(answer(fence))
+        } else {
+            Evidence::NotExecuted(Proof::burnt())
         };
         let about = Fence(u64::from(fence));
         let verdict =

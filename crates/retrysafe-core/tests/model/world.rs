@@ -191,9 +191,10 @@ impl Everything {
                 if done && before == Some(Standing::Unknown) {
                     model.reach(Reached::UnknownWithdrawn);
                 }
-                match done && acknowledged {
-                    true => Owner::Idle,
-                    false => Owner::Doubtful { key, number, pending: None },
+                if done && acknowledged {
+                    Owner::Idle
+                } else {
+                    Owner::Doubtful { key, number, pending: None }
                 }
             }
             Owner::Holding(mut holding) => {

@@ -56,10 +56,7 @@ impl Checker {
             conn.failed = true;
             conn.ambiguous |= ambiguous;
         }
-        self.reach(match ambiguous {
-            true => Sometimes::AmbiguousBegin,
-            false => Sometimes::BeginRefused,
-        });
+        self.reach(if ambiguous { Sometimes::AmbiguousBegin } else { Sometimes::BeginRefused });
     }
 
     pub(super) fn unsent(&mut self, fence: u32, late: bool) {
@@ -191,10 +188,7 @@ impl Checker {
         let Some(ran) = self.exec(exec) else { return };
         ran.open = false;
         let effect = ran.effect;
-        self.reach(match effect {
-            true => Sometimes::PanicAfterEffect,
-            false => Sometimes::PanicBeforeEffect,
-        });
+        self.reach(if effect { Sometimes::PanicAfterEffect } else { Sometimes::PanicBeforeEffect });
     }
 
     pub(super) fn got(&mut self, exec: u16, got: Got) {

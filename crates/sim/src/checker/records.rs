@@ -40,9 +40,10 @@ impl Checker {
         };
         let moved = self.keys.iter().filter_map(|key| key.live).any(over);
         if moved {
-            self.reach(match by < 0 {
-                true => Sometimes::ClockBackOverExpiry,
-                false => Sometimes::ClockForwardOverLease,
+            self.reach(if by < 0 {
+                Sometimes::ClockBackOverExpiry
+            } else {
+                Sometimes::ClockForwardOverLease
             });
         }
     }
@@ -175,10 +176,7 @@ impl Checker {
             .iter()
             .rfind(|grant| grant.key == wrote.key)
             .is_some_and(|grant| matches!(grant.end, GrantEnd::Judged(_)));
-        self.reach(match judged {
-            true => Sometimes::UnknownToExecution,
-            false => Sometimes::ReleasedRuns,
-        });
+        self.reach(if judged { Sometimes::UnknownToExecution } else { Sometimes::ReleasedRuns });
         self.grants_to(wrote, live.generation);
     }
 

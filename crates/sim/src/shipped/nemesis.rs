@@ -320,10 +320,8 @@ async fn operate_again_and_again(stage: Stage) {
     let lease = stage.options().lease_ms;
     let mut chance = stage.chance(&[80]);
     loop {
-        let pause = match stage.with(|state| state.healed) {
-            true => lease,
-            false => lease * chance.between(2, 6),
-        };
+        let pause =
+            if stage.with(|state| state.healed) { lease } else { lease * chance.between(2, 6) };
         stage.sleep(pause).await;
         operate(&stage, &mut chance).await;
     }

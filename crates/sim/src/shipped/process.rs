@@ -114,10 +114,7 @@ fn policy(options: &Options, number: u64) -> Arc<RoutePolicy> {
         ttl: Duration::from_millis(options.ttl_ms),
         wait_max: Duration::from_millis(options.wait_max_ms),
         on_server_error: options.on_server_error,
-        on_store_error: match options.fails_open {
-            true => OnStoreError::Open,
-            false => OnStoreError::Closed,
-        },
+        on_store_error: if options.fails_open { OnStoreError::Open } else { OnStoreError::Closed },
         absence: options.absence,
         response_bytes_max: RESPONSE_BYTES_MAX,
         former_fingerprints: sets.into_iter().filter(|rules| *rules != fingerprint).collect(),
@@ -171,9 +168,10 @@ impl Reconciler for SimReconciler {
         let name = [40, gateway.into(), epoch.into(), key.into(), fence.into()];
         let number = stage.with(|state| state.count(&name));
         let mut chance = stage.chance(&[name.as_slice(), &[number]].concat());
-        let out_ms = match stage.strikes(&mut chance, Kind::BadLookup, 20) {
-            true => chance.scaled(10, 2 * stage.options().lease_ms),
-            false => chance.between(1, 10),
+        let out_ms = if stage.strikes(&mut chance, Kind::BadLookup, 20) {
+            chance.scaled(10, 2 * stage.options().lease_ms)
+        } else {
+            chance.between(1, 10)
         };
         stage.sleep(out_ms).await;
         if stage.strikes(&mut chance, Kind::BadLookup, 10) {

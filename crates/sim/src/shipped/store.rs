@@ -159,16 +159,18 @@ impl SimStore {
         if lost || ack_lost {
             fate.arrives = ack_lost;
             let is_ambiguous = request.writes();
-            fate.returns = match is_silent {
-                true => Returns::Nothing,
-                false => Returns::Error(StoreErrorKind::Unavailable, is_ambiguous),
+            fate.returns = if is_silent {
+                Returns::Nothing
+            } else {
+                Returns::Error(StoreErrorKind::Unavailable, is_ambiguous)
             };
         }
         if life.is_cut_off(&self.stage) {
             fate.arrives = false;
-            fate.returns = match is_silent {
-                true => Returns::Nothing,
-                false => Returns::Error(StoreErrorKind::Unavailable, false),
+            fate.returns = if is_silent {
+                Returns::Nothing
+            } else {
+                Returns::Error(StoreErrorKind::Unavailable, false)
             };
         }
         fate

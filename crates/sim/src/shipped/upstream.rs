@@ -365,12 +365,11 @@ impl State {
         let plan = self.execs.get(usize::from(exec)).map(|it| it.plan);
         let status = plan.map(|plan| plan.status).filter(|status| *status < 500).unwrap_or(201);
         let status = StatusCode::from_u16(status).unwrap_or_default();
-        match plan.is_some_and(|plan| plan.long) {
-            true => Answer::NotKept { status: Some(status), location: None },
-            false => {
-                let body = body(exec, false, true);
-                Answer::Kept(StoredResponse::keep(status, &headers(exec), body, false))
-            }
+        if plan.is_some_and(|plan| plan.long) {
+            Answer::NotKept { status: Some(status), location: None }
+        } else {
+            let body = body(exec, false, true);
+            Answer::Kept(StoredResponse::keep(status, &headers(exec), body, false))
         }
     }
 }

@@ -77,10 +77,13 @@ pub fn role_of(state: &State, key: u8, from: &Record, write: &Write, asker: &Ask
         Some(Happened::Began(request_id)) => {
             Role::Begin { conn: conn_of(request_id.as_deref()).unwrap_or(NONE) }
         }
-        Some(Happened::Settled(..)) => match state.granted.contains(&fence) {
-            true => Role::Owner { fence: owner_of(state, fence, write) },
-            false => Role::Withdraw,
-        },
+        Some(Happened::Settled(..)) => {
+            if state.granted.contains(&fence) {
+                Role::Owner { fence: owner_of(state, fence, write) }
+            } else {
+                Role::Withdraw
+            }
+        }
         Some(Happened::Doubted(_)) => match asker {
             Asker::Layer(_) => Role::Begin { conn: NONE },
             Asker::Upkeep(_) | Asker::Outside(_) => Role::Sweeper,
@@ -99,10 +102,8 @@ pub fn role_of(state: &State, key: u8, from: &Record, write: &Write, asker: &Ask
                     && finding.found == evidence
             });
             let about: Vec<_> = mine.map(|finding| finding.fence).collect();
-            let fence = match about.contains(&fence) {
-                true => fence,
-                false => about.first().copied().unwrap_or(0),
-            };
+            let fence =
+                if about.contains(&fence) { fence } else { about.first().copied().unwrap_or(0) };
             Role::Judge { fence, evidence }
         }
         Some(Happened::Expired(_)) => Role::Expirer,

@@ -515,9 +515,10 @@ impl World {
     }
 
     fn connecting_ms(&mut self) -> u64 {
-        match self.strike(Kind::UpstreamSlow, 10) {
-            true => self.chance.scaled(10, self.options.lease_ms * 3 / 2),
-            false => self.chance.between(1, 6),
+        if self.strike(Kind::UpstreamSlow, 10) {
+            self.chance.scaled(10, self.options.lease_ms * 3 / 2)
+        } else {
+            self.chance.between(1, 6)
         }
     }
 }

@@ -197,9 +197,10 @@ impl World {
         if self.strike(Kind::Flush, 10) {
             return;
         }
-        let ms = match self.strike(Kind::Flush, 30) {
-            true => self.chance.scaled(1, 2 * self.options.ttl_ms),
-            false => self.chance.between(1, 8),
+        let ms = if self.strike(Kind::Flush, 30) {
+            self.chance.scaled(1, 2 * self.options.ttl_ms)
+        } else {
+            self.chance.between(1, 8)
         };
         let fill = self.cache.under_way.len() as u16;
         self.cache.under_way.push((key, record.clone()));

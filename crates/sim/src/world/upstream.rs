@@ -82,9 +82,10 @@ impl World {
             heard: false,
         });
         if !self.strike(Kind::UpstreamLost, 4) {
-            let ms = match self.strike(Kind::UpstreamSlow, 8) {
-                true => self.chance.scaled(10, self.options.upstream_way_max_ms()),
-                false => self.chance.between(1, 10),
+            let ms = if self.strike(Kind::UpstreamSlow, 8) {
+                self.chance.scaled(10, self.options.upstream_way_max_ms())
+            } else {
+                self.chance.between(1, 10)
             };
             self.after(ms, Event::UpstreamArrives(exec));
         }
@@ -135,9 +136,10 @@ impl World {
             return;
         }
         self.record(What::Ran { exec, key, fence, print });
-        let ms = match self.strike(Kind::UpstreamSlow, 20) {
-            true => self.chance.scaled(50, self.options.upstream_work_max_ms()),
-            false => self.chance.between(1, 60),
+        let ms = if self.strike(Kind::UpstreamSlow, 20) {
+            self.chance.scaled(50, self.options.upstream_work_max_ms())
+        } else {
+            self.chance.between(1, 60)
         };
         self.after(ms, Event::TakesEffect(exec));
     }
@@ -186,12 +188,11 @@ impl World {
     pub fn upstream_answers(&mut self, exec: u16) {
         let Some(it) = self.execs.get(usize::from(exec)) else { return };
         let plan = it.plan;
-        self.record(match plan.panics {
-            true => What::Panicked { exec },
-            false => {
-                let Plan { status, said, large, .. } = plan;
-                What::Replied { exec, status, said, large, slow: false, head: 0 }
-            }
+        self.record(if plan.panics {
+            What::Panicked { exec }
+        } else {
+            let Plan { status, said, large, .. } = plan;
+            What::Replied { exec, status, said, large, slow: false, head: 0 }
         });
         if plan.panics || !plan.answer_lost {
             let ms = self.chance.between(1, 10);
@@ -234,11 +235,10 @@ impl World {
         };
         let mark = if plan.whole { 0 } else { TRUNCATED };
         let response = tables::response(plan.status, exec | mark);
-        Poll::Ready(Some(match plan.large {
-            true => {
-                End::TooLarge { status: response.status, location: None, by_upstream: true, said }
-            }
-            false => End::Answered { response, by_upstream: true, said },
+        Poll::Ready(Some(if plan.large {
+            End::TooLarge { status: response.status, location: None, by_upstream: true, said }
+        } else {
+            End::Answered { response, by_upstream: true, said }
         }))
     }
 
@@ -272,9 +272,10 @@ impl World {
             Some(_) | None => 201,
         };
         let response = tables::response(status, exec);
-        match plan.is_some_and(|plan| plan.large) {
-            true => Answer::NotKept { status: Some(response.status), location: None },
-            false => Answer::Kept(response),
+        if plan.is_some_and(|plan| plan.large) {
+            Answer::NotKept { status: Some(response.status), location: None }
+        } else {
+            Answer::Kept(response)
         }
     }
 
@@ -331,9 +332,10 @@ impl World {
             lookup.looked = Some(looked);
         }
         if !lost {
-            let ms = match self.strike(Kind::UpstreamSlow, 20) {
-                true => self.chance.scaled(10, 4 * self.options.lease_ms),
-                false => self.chance.between(1, 10),
+            let ms = if self.strike(Kind::UpstreamSlow, 20) {
+                self.chance.scaled(10, 4 * self.options.lease_ms)
+            } else {
+                self.chance.between(1, 10)
             };
             self.after(ms, Event::LookupReplies(number));
         }

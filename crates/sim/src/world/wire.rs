@@ -154,9 +154,10 @@ impl World {
         if !sent.closed {
             sent.closed = true;
             let kind = StoreErrorKind::Unavailable;
-            sent.heard = Some(Err(match sent.ambiguous {
-                true => StoreError::maybe_applied(kind),
-                false => StoreError::not_applied(kind),
+            sent.heard = Some(Err(if sent.ambiguous {
+                StoreError::maybe_applied(kind)
+            } else {
+                StoreError::not_applied(kind)
             }));
             self.ready.push(sent.waiter);
         }

@@ -359,10 +359,10 @@ impl Disk {
     pub(super) fn crashed(&self, keeps: impl Fn(usize) -> bool) -> Image {
         let mut image = self.durable.clone();
         for (at, Pending { call, .. }) in self.pending.iter().enumerate() {
-            match keeps(at) {
-                true => image.apply(call),
-                false if matches!(call, Call::MakeFolder) => return Image::default(),
-                false => {}
+            if keeps(at) {
+                image.apply(call);
+            } else if matches!(call, Call::MakeFolder) {
+                return Image::default();
             }
         }
         image

@@ -7,11 +7,16 @@
 //! | `disk` | `stores::disk` | a durable store on one machine |
 //! | `postgres` | `stores::postgres` | a durable store for many processes |
 //! | `sqlx` | the same, in the application's own transaction | handlers that write to PostgreSQL |
+//! | `sqlx` and `axum` | `transactions` | handlers that are given that transaction |
 //! | `client` | `client` | callers of such APIs |
 //! | `reqwest` | `client::reqwest` | callers that use reqwest |
 //!
 //! The memory store needs no feature. The rules themselves are in the crate `retrysafe-core`, which
 //! is re-exported as [`core`].
+
+// Our own enums are matched without `_`: a new state or event must be thought about everywhere.
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
+#![deny(clippy::match_bool)]
 
 pub use retrysafe_core as core;
 
@@ -20,5 +25,7 @@ pub mod client;
 #[cfg(feature = "layer")]
 pub mod layer;
 pub mod stores;
+#[cfg(all(feature = "axum", feature = "sqlx"))]
+pub mod transactions;
 #[cfg(feature = "layer")]
 pub mod upkeep;

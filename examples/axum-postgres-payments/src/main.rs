@@ -18,7 +18,7 @@ use axum::{Json, Router, middleware};
 use retrysafe::core::{Policy, Scope};
 use retrysafe::layer::{Attempt, IdempotencyLayer};
 use retrysafe::stores::postgres::PostgresStore;
-use retrysafe::stores::postgres::handed::{Transactions, Tx};
+use retrysafe::transactions::{Transactions, Tx};
 use retrysafe::upkeep::Upkeep;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;

@@ -29,6 +29,14 @@ use super::memory::MemoryStore;
 use super::postgres::{ConnectError, PostgresStore, PostgresUrl};
 
 /// A URL that was understood. The store itself need not be there yet.
+///
+/// ```
+/// use retrysafe::stores::any::StoreUrl;
+///
+/// let url: StoreUrl = "memory:".parse()?;
+/// assert_eq!(url, StoreUrl::Memory);
+/// # Ok::<(), retrysafe::stores::any::AnyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// See [`memory`](super::memory).
@@ -49,6 +57,18 @@ pub enum StoreUrl {
 }
 
 /// A store that was chosen by its URL.
+///
+/// ```
+/// # async fn example() -> Result<(), retrysafe::stores::any::AnyError> {
+/// use retrysafe::layer::IdempotencyLayer;
+/// use retrysafe::stores::any::{AnyStore, StoreUrl};
+///
+/// let url: StoreUrl = "memory:".parse()?;
+/// let layer = IdempotencyLayer::new(AnyStore::open(&url).await?);
+/// # let _ = layer;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum AnyStore {
     /// See [`memory`](super::memory).
@@ -73,6 +93,7 @@ pub enum WallClock {
 
 /// Why a URL opens no store.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum AnyError {
     /// The URL names no store that this program has.
     Url,
@@ -105,9 +126,10 @@ impl FromStr for StoreUrl {
                 }
                 // `disk:///var/lib/x` is how others write `disk:/var/lib/x`.
                 let path = path.strip_prefix("//").unwrap_or(path);
-                match path.is_empty() {
-                    true => Err(AnyError::Url),
-                    false => Ok(Self::Disk { folder: path.into(), durability, create }),
+                if path.is_empty() {
+                    Err(AnyError::Url)
+                } else {
+                    Ok(Self::Disk { folder: path.into(), durability, create })
                 }
             }
             #[cfg(feature = "postgres")]

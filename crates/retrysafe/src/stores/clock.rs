@@ -14,6 +14,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use retrysafe_core::time::Time;
 
 /// A clock that never goes back. Clones show the same time.
+///
+/// ```
+/// use std::time::Duration;
+/// use retrysafe::core::time::Time;
+/// use retrysafe::stores::clock::Clock;
+/// use retrysafe::stores::memory::MemoryStore;
+///
+/// let (clock, hand) = Clock::manual(Time::from_ms(1_000));
+/// let store = MemoryStore::with_clock(clock);
+/// hand.advance(Duration::from_secs(24 * 60 * 60));
+/// # let _ = store;
+/// ```
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 

@@ -46,6 +46,13 @@ const SHARDS: usize = 64;
 const STEP: usize = 256;
 
 /// Keeps records in memory.
+///
+/// ```
+/// use retrysafe::stores::memory::MemoryStore;
+///
+/// let store = MemoryStore::new().records_max(10_000);
+/// assert!(store.is_empty());
+/// ```
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
@@ -266,10 +273,7 @@ impl Store for MemoryStore {
             let taken = self.shard_at(at).reap(self.clock.now(), room);
             self.records.fetch_sub(taken, Ordering::Relaxed);
             reaped += taken;
-            match taken < room {
-                true => at += 1,
-                false => step_aside().await,
-            }
+            if taken < room { at += 1 } else { step_aside().await }
         }
         Ok(Stamped { now: self.clock.now(), value: reaped })
     }
@@ -345,12 +349,11 @@ impl Shard {
 
     /// Looks at the next few records past `place`, moves it, and keeps those that match.
     fn step(&self, query: &Query, now: Time, place: &mut Place, found: &mut Vec<Record>) -> Rest {
-        let births = match query.filter.lease_over {
-            true => self.births_of_ended_leases(now, place.birth),
-            false => {
-                let past = (Bound::Excluded(place.birth), Bound::Unbounded);
-                self.births.range(past).map(|(birth, _)| *birth).take(STEP).collect()
-            }
+        let births = if query.filter.lease_over {
+            self.births_of_ended_leases(now, place.birth)
+        } else {
+            let past = (Bound::Excluded(place.birth), Bound::Unbounded);
+            self.births.range(past).map(|(birth, _)| *birth).take(STEP).collect()
         };
         let more = births.len() == STEP;
         for birth in births {

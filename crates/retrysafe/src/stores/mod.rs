@@ -12,5 +12,6 @@ pub mod clock;
 pub mod disk;
 pub mod memory;
 #[cfg(feature = "postgres")]
+#[allow(clippy::match_bool, clippy::wildcard_enum_match_arm, reason = "being rewritten")]
 pub mod postgres;
 mod watchers;

@@ -15,12 +15,12 @@
 mod conformance;
 mod contract;
 mod faults;
-#[cfg(all(feature = "axum", feature = "sqlx"))]
-mod handed;
 mod kit;
 mod pooler;
 mod processes;
 mod replication;
 mod start;
+#[cfg(all(feature = "axum", feature = "sqlx"))]
+mod transactions;
 #[cfg(feature = "sqlx")]
 mod tx;

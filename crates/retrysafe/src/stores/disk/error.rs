@@ -11,6 +11,7 @@ use super::segments::name_of;
 
 /// Why a store could not be opened.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum OpenError {
     /// Another process has it open.
     Busy {

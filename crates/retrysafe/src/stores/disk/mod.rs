@@ -111,6 +111,14 @@ pub enum CreatePolicy {
 }
 
 /// How a store is opened.
+///
+/// ```no_run
+/// use retrysafe::stores::disk::{CreatePolicy, DiskOptions};
+///
+/// let store = DiskOptions::new().create(CreatePolicy::Never).open("/var/lib/payments")?;
+/// # let _ = store;
+/// # Ok::<(), retrysafe::stores::disk::OpenError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
     settings: StoreSettings,
@@ -131,6 +139,15 @@ struct StoreSettings {
 }
 
 /// Keeps records on the disk of one machine. Clones are the same store.
+///
+/// ```no_run
+/// use retrysafe::layer::IdempotencyLayer;
+/// use retrysafe::stores::disk::DiskStore;
+///
+/// let layer = IdempotencyLayer::new(DiskStore::open("/var/lib/payments")?);
+/// # let _ = layer;
+/// # Ok::<(), retrysafe::stores::disk::OpenError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DiskStore {
     reader: Arc<LogReader>,

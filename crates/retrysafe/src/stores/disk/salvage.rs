@@ -69,6 +69,7 @@ pub struct UnreadablePart {
 
 /// Why nothing could be saved.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum SalvageError {
     /// The damaged store could not be read.
     From(OpenError),

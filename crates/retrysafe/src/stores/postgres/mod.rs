@@ -41,8 +41,6 @@
 mod carry;
 mod columns;
 mod connect;
-#[cfg(all(feature = "axum", feature = "sqlx"))]
-pub mod handed;
 mod hint;
 mod job;
 mod lane;
@@ -159,7 +157,8 @@ impl PostgresStore {
 
     /// Somebody's commit may not have reached the standby: nothing is read or written before one has.
     #[cfg(feature = "sqlx")]
-    fn raise_barrier(&self) {
+    #[cfg_attr(not(all(feature = "axum", feature = "sqlx")), allow(dead_code))]
+    pub(crate) fn raise_barrier(&self) {
         self.inner.shared.barrier.raise();
     }
 

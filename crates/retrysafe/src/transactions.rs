@@ -6,6 +6,10 @@
 //! transaction rolled back, and that is proof: the key is free for another try, even under a strict
 //! policy. (Under `on_server_error = "store"` a 5xx is kept as the answer, and still nothing else.)
 //!
+//! A handler whose SQL was refused, by a unique constraint for instance, may answer with a 4xx of its own.
+//! The server commits nothing of such a transaction any more, so the answer is given and kept as it is,
+//! outside of the transaction. A success on top of refused SQL is not believed: its caller gets 503.
+//!
 //! So a handler that takes a [`Tx`] must have no effect outside of it, must not commit it by hand, and
 //! must not move it into a task of its own. One that has called somebody else and does not know what
 //! came of it says [`Said::Unknown`]: what it did here is rolled back, and the key stays unknown.
@@ -16,7 +20,7 @@
 //! use retrysafe::core::Policy;
 //! use retrysafe::layer::IdempotencyLayer;
 //! use retrysafe::stores::postgres::PostgresStore;
-//! use retrysafe::stores::postgres::handed::{Transactions, Tx};
+//! use retrysafe::transactions::{Transactions, Tx};
 //!
 //! async fn pay(mut tx: Tx) -> Result<&'static str, &'static str> {
 //!     sqlx::query("INSERT INTO payment DEFAULT VALUES").execute(&mut **tx).await.map_err(|_| "no")?;
@@ -58,8 +62,8 @@ use retrysafe_core::response::StoredResponse;
 use retrysafe_core::wire::{ASK_AGAIN_ABOUT_UNKNOWN, ASK_AGAIN_SOON};
 use sqlx::{PgPool, Postgres};
 
-use super::PostgresStore;
 use crate::layer::Attempt;
+use crate::stores::postgres::PostgresStore;
 
 type Transaction = sqlx::Transaction<'static, Postgres>;
 
@@ -127,13 +131,15 @@ impl Transactions {
             (None, _) => response,
             (Some(transaction), Some(attempt)) => this.end(transaction, &attempt, response).await,
             // A request without a key: nothing to settle, the answer alone decides.
-            (Some(transaction), None) => match response.status().is_success() {
-                false => undone(transaction, response, None).await,
-                true => match transaction.commit().await {
+            (Some(transaction), None) => {
+                if !response.status().is_success() {
+                    return undone(transaction, response, None).await;
+                }
+                match transaction.commit().await {
                     Ok(()) => response,
                     Err(error) => failed(&error, &this.policy),
-                },
-            },
+                }
+            }
         }
     }
 
@@ -159,6 +165,14 @@ impl Transactions {
             // The policy keeps a failure as the answer; what the handler did before it failed is not
             // a part of that.
             Outcome::Completed(_) if said.is_none() && response.status().is_server_error() => {
+                roll_back(tx).await;
+                return response;
+            }
+            // The handler knows that its SQL was refused, and says what that means. Nothing of the
+            // transaction can be committed, so the layer keeps the answer by itself.
+            Outcome::Completed(_)
+                if response.status().is_client_error() && is_aborted(&mut tx).await =>
+            {
                 roll_back(tx).await;
                 return response;
             }
@@ -231,6 +245,17 @@ async fn undone(transaction: Transaction, mut response: Response, said: Option<S
         }
     }
     response
+}
+
+/// The SQLSTATE of a statement in a transaction that can only be rolled back.
+const IN_FAILED_TRANSACTION: &str = "25P02";
+
+/// Whether a statement of the handler has failed, so that the server commits nothing of the transaction.
+async fn is_aborted(transaction: &mut Transaction) -> bool {
+    // Asked without a name, as everything here: a pooler may stand in between.
+    let asked = sqlx::query("SELECT 1").persistent(false).execute(&mut **transaction).await;
+    let refusal = asked.as_ref().err().and_then(sqlx::Error::as_database_error);
+    refusal.is_some_and(|refusal| refusal.code().as_deref() == Some(IN_FAILED_TRANSACTION))
 }
 
 async fn roll_back(transaction: Transaction) {

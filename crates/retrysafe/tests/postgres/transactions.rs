@@ -11,11 +11,12 @@ use http::{Request, StatusCode};
 use retrysafe::core::Policy;
 use retrysafe::core::policy::{OnServerError, Said};
 use retrysafe::layer::IdempotencyLayer;
-use retrysafe::stores::postgres::handed::{Transactions, Tx};
+use retrysafe::transactions::{Transactions, Tx};
 use tower::ServiceExt as _;
 
 /// An API that panics on its first call: with a transaction in hand on `/tx`, without one on `/bare`.
-/// On `/doubt` it calls somebody else and does not know what came of it.
+/// On `/doubt` it calls somebody else and does not know what came of it. On `/taken` and `/careless` its
+/// SQL is refused: the one says so, the other claims success.
 async fn api(url: &str, policy: Policy) -> Router {
     sql(url, "CREATE TABLE payment (n integer)").await;
     let store = store(url).await;
@@ -36,7 +37,17 @@ async fn api(url: &str, policy: Policy) -> Router {
         sqlx::query("INSERT INTO payment VALUES (1)").execute(&mut **tx).await.unwrap();
         (StatusCode::GATEWAY_TIMEOUT, axum::Extension(Said::Unknown))
     };
+    let taken = async move |mut tx: Tx| {
+        spoil(&mut tx).await;
+        (StatusCode::CONFLICT, [("x-reason", "taken")], "this order is taken")
+    };
+    let careless = async move |mut tx: Tx| {
+        spoil(&mut tx).await;
+        "paid"
+    };
     Router::new()
+        .route("/taken", post(taken))
+        .route("/careless", post(careless))
         .route("/tx", post(pay))
         .route("/doubt", post(doubt))
         .route("/bare", post(bare))
@@ -45,6 +56,12 @@ async fn api(url: &str, policy: Policy) -> Router {
             Transactions::run,
         ))
         .layer(IdempotencyLayer::new(store).policy(policy))
+}
+
+/// Lets the server refuse a statement: it commits nothing of this transaction any more.
+async fn spoil(tx: &mut Tx) {
+    let refused = "INSERT INTO payment SELECT 1 / 0";
+    sqlx::query(refused).execute(&mut ***tx).await.unwrap_err();
 }
 
 async fn call(api: &Router, path: &str) -> StatusCode {
@@ -102,5 +119,33 @@ async fn what_the_handler_does_not_know_stays_unknown() {
     let api = api(&url, Policy::default()).await;
     assert_eq!(call(&api, "/doubt").await, StatusCode::GATEWAY_TIMEOUT);
     assert_eq!(call(&api, "/doubt").await, StatusCode::CONFLICT);
+    assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0);
+}
+
+// Once the handler's own 409 became our 503: its answer was to be settled in the transaction that its
+// SQL had spoilt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_the_handler_whose_sql_failed_is_answered_as_given() {
+    let url = database().await;
+    let api = api(&url, Policy::default().strict()).await;
+    for is_replay in [false, true] {
+        let asked = Request::post("/taken").header("idempotency-key", "k").body(Body::empty());
+        let told = api.clone().oneshot(asked.unwrap()).await.unwrap();
+        assert_eq!(told.status(), StatusCode::CONFLICT);
+        assert_eq!(told.headers()["x-reason"], "taken");
+        assert_eq!(told.headers().contains_key("idempotent-replayed"), is_replay);
+        let body = axum::body::to_bytes(told.into_body(), 1 << 20).await.unwrap();
+        assert_eq!(body, "this order is taken");
+    }
+    assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_success_on_top_of_failed_sql_is_not_believed() {
+    let url = database().await;
+    let api = api(&url, Policy::default().strict()).await;
+    for _ in 0..2 {
+        assert_eq!(call(&api, "/careless").await, StatusCode::SERVICE_UNAVAILABLE);
+    }
     assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0);
 }

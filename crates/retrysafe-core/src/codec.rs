@@ -32,6 +32,7 @@ const HEADER_BYTES_MIN: usize = 3;
 
 /// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// Written in another version of this format.
     UnknownVersion(u8),

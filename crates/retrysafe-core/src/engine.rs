@@ -44,6 +44,41 @@ const SWEEP_PAGE: usize = 256;
 const OUT_OF_REACH_MAX: usize = 5;
 
 /// The verbs, over one store.
+///
+/// ```
+/// use std::time::Duration;
+/// use retrysafe_core::engine::{Ask, Begun, Engine};
+/// use retrysafe_core::fingerprint::{Request, Rules};
+/// use retrysafe_core::record::{About, Answer, Outcome};
+/// use retrysafe_core::{Key, Scope, Store};
+///
+/// async fn once<S: Store>(engine: &Engine<S>, key: &Key) -> Result<(), Box<dyn std::error::Error>> {
+///     let request = Request {
+///         method: "POST",
+///         authority: "shop.example",
+///         path_and_query: "/payments",
+///         headers: &http::HeaderMap::new(),
+///         body: b"{}",
+///     };
+///     let ask = Ask {
+///         scope: &Scope::anonymous(),
+///         mark: None,
+///         key: key.digest(),
+///         prints: &Rules::default().print(&request),
+///         about: &About::default(),
+///         ttl: Duration::from_secs(86_400),
+///         lease: Duration::from_secs(60),
+///         owner: 7, // a random number, new for each attempt
+///         request_id: None,
+///     };
+///     if let Begun::Execute(lease) = engine.begin(&ask).await? {
+///         // … do the work, then give the lease back:
+///         let done = Outcome::Completed(Answer::NotKept { status: None, location: None });
+///         engine.settle(lease, &done).await.map_err(|unsettled| unsettled.error)?;
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Engine<S> {
     store: S,

@@ -24,7 +24,7 @@ use http::header::{self, HeaderMap};
 
 use crate::engine::{Begun, Lease, Settled};
 use crate::event::Met;
-use crate::policy::{End, OnStoreError, Policy};
+use crate::policy::{End, OnStoreError, Policy, Said};
 use crate::problem::Refusal;
 use crate::record::{Answer, AnswerHead, Doubt, Outcome, Record, State};
 use crate::response::StoredResponse;
@@ -128,6 +128,7 @@ pub struct KeepingHead {
 #[derive(Debug)]
 pub struct Streaming {
     sent: Sent,
+    head: AnswerHead,
     /// What the record becomes once the body is whole.
     outcome: Outcome,
 }
@@ -343,14 +344,14 @@ impl KeepingHead {
         let outcome = policy.judge(end);
         let is_unknown = matches!(outcome, Outcome::Unknown(_));
         let durable = Durable { expires_at: None, is_unknown };
-        (Streaming { sent: self.sent, outcome }, Told::Answer(durable))
+        (Streaming { sent: self.sent, head: self.head, outcome }, Told::Answer(durable))
     }
 
     /// The record is not believed to be ours any more, so nothing of the answer is passed on. It is read
     /// to its end all the same: a late owner tells the truth while nobody has decided.
     pub fn lost(self, policy: &Policy, end: End) -> (Streaming, Told) {
         let told = Told::Refusal(unknown(None));
-        (Streaming { sent: self.sent, outcome: policy.judge(end) }, told)
+        (Streaming { sent: self.sent, head: self.head, outcome: policy.judge(end) }, told)
     }
 
     /// The store failed. Says how long to wait before the next try; `None` if the caller has waited for
@@ -364,7 +365,7 @@ impl KeepingHead {
     /// all the same.
     pub fn not_durable(self, policy: &Policy, end: End) -> (Streaming, Told) {
         let told = Told::Refusal(Settling::not_durable());
-        (Streaming { sent: self.sent, outcome: policy.judge(end) }, told)
+        (Streaming { sent: self.sent, head: self.head, outcome: policy.judge(end) }, told)
     }
 }
 
@@ -372,6 +373,16 @@ impl Streaming {
     /// The lease, which is renewed while bytes flow.
     pub const fn lease(&self) -> &Lease {
         &self.sent.lease
+    }
+
+    /// The handler has said the outcome while its answer was on its way. Its word wins, whether the body
+    /// is whole or not.
+    pub fn said(self, policy: &Policy, now: Duration, said: Said) -> (Lease, Settling) {
+        let tries = Tries::new(now, self.sent.settle_max, policy.lease_max);
+        let AnswerHead { status, location } = self.head;
+        let end = End::TooLarge { status, location, by_upstream: false, said: Some(said) };
+        let outcome = policy.judge(end);
+        (self.sent.lease, Settling { outcome, told: WhenSettled::Answer, tries })
     }
 
     /// The body is whole, or has broken off.

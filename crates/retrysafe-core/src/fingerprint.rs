@@ -148,6 +148,14 @@ pub struct Request<'a> {
 
 /// What counts in a request. By default: no headers but the media type and the content coding, and the whole body, JSON
 /// in its canonical form.
+///
+/// ```
+/// use retrysafe_core::fingerprint::Rules;
+///
+/// let rules = Rules::default().exclude("/sent_at".parse()?);
+/// assert_ne!(rules, Rules::default());
+/// # Ok::<(), retrysafe_core::canonical::PointerError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Sorted, each once.

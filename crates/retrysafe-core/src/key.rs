@@ -31,9 +31,21 @@ pub fn show_header_name(name: &HeaderName) -> String {
     shown
 }
 
-/// A key as the caller sent it, checked.
+/// A key as the caller sent it, checked. It is hashed once, when it is made.
+///
+/// ```
+/// use retrysafe_core::Key;
+///
+/// let key = Key::new("order-17")?;
+/// assert_eq!(key.as_str(), "order-17");
+/// assert_ne!(key.digest(), Key::new("order-18")?.digest());
+/// # Ok::<(), retrysafe_core::key::KeyError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Key(Box<str>);
+pub struct Key {
+    text: Box<str>,
+    digest: KeyDigest,
+}
 
 /// Which spellings of the header are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -49,6 +61,7 @@ pub enum KeySyntax {
 
 /// Why a header does not name a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyError {
     /// There is no such header.
     Missing,
@@ -119,27 +132,24 @@ impl Key {
     ///
     /// `TooShort`.
     pub fn at_least(self, chars: usize) -> Result<Self, KeyError> {
-        if self.0.len() < chars { Err(KeyError::TooShort) } else { Ok(self) }
+        if self.text.len() < chars { Err(KeyError::TooShort) } else { Ok(self) }
     }
 
     /// The key itself. Not for logs: use [`Key::digest`].
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// What stands for this key outside the request.
-    pub fn digest(&self) -> KeyDigest {
-        let mut hash = Sha256::new();
-        hash.update(b"retrysafe key v1\0");
-        hash.update(self.0.as_bytes());
-        KeyDigest(hash.finalize().into())
+    pub const fn digest(&self) -> KeyDigest {
+        self.digest
     }
 
     fn checked(text: Box<str>) -> Result<Self, KeyError> {
         match text.len() {
             0 => Err(KeyError::Empty),
             n if n > KEY_CHARS_MAX => Err(KeyError::TooLong),
-            _ => Ok(Self(text)),
+            _ => Ok(Self { digest: KeyDigest::of(&text), text }),
         }
     }
 }
@@ -151,6 +161,13 @@ impl fmt::Debug for Key {
 }
 
 impl KeyDigest {
+    fn of(key: &str) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"retrysafe key v1\0");
+        hash.update(key.as_bytes());
+        Self(hash.finalize().into())
+    }
+
     /// The digest whose bytes a store has kept.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)

@@ -15,6 +15,14 @@ use crate::record::{Answer, Doubt, Outcome};
 use crate::response::StoredResponse;
 
 /// What a route's operator has decided.
+///
+/// ```
+/// use std::time::Duration;
+/// use retrysafe_core::Policy;
+///
+/// let policy = Policy { ttl: Duration::from_secs(7 * 24 * 60 * 60), ..Policy::default().strict() };
+/// assert!(policy.covers(&http::Method::POST) && !policy.covers(&http::Method::GET));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Which methods are covered. Safe methods never are.
@@ -179,6 +187,14 @@ pub enum End {
 }
 
 /// What a handler or an upstream says itself about its outcome.
+///
+/// ```
+/// use retrysafe_core::policy::Said;
+///
+/// // In the extensions of a response, or with `Attempt::say`.
+/// let mut response = http::Response::new("try again tomorrow");
+/// response.extensions_mut().insert(Said::Retryable);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     /// Executed; keep the answer.

@@ -7,7 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::StatusCode;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::key::{KeyError, show_header_name};
 use crate::policy::{Dialect, InFlight, Policy};
@@ -17,7 +18,18 @@ use crate::record::AnswerHead;
 const PAGES: &str = "https://github.com/retrysafe/retrysafe/blob/main/docs/problems/";
 
 /// Why a request is not answered by the handler.
+///
+/// ```
+/// use retrysafe_core::problem::Refusal;
+///
+/// fn is_callers_fault(refusal: &Refusal) -> bool {
+///     // There may be more kinds one day.
+///     matches!(refusal, Refusal::KeyMissing | Refusal::KeyInvalid(_) | Refusal::KeyReused)
+/// }
+/// assert!(is_callers_fault(&Refusal::KeyMissing));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refusal {
     /// A key is required here.
     KeyMissing,
@@ -131,6 +143,7 @@ pub enum Refusal {
 
 /// Why nothing in a request can say who is asking. Each text names the setting that cures it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UnsafeScope {
     /// The request shows no credential that is known.
     Nobody,
@@ -152,6 +165,7 @@ pub enum UnsafeScope {
 
 /// What is wrong with a token that a route demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TokenFault {
     /// There is none.
     Missing,
@@ -163,8 +177,22 @@ pub enum TokenFault {
     Wrong,
 }
 
-/// A refusal as it is sent.
+/// A refusal as it is sent. Whoever writes refusals otherwise changes it.
+///
+/// ```
+/// use retrysafe_core::Policy;
+/// use retrysafe_core::problem::Refusal;
+///
+/// let mut problem = Refusal::KeyMissing.problem(&Policy::default());
+/// assert_eq!((problem.status.as_u16(), problem.code), (400, "idempotency_key_missing"));
+/// problem.headers.insert("x-support", "https://support.example".parse()?);
+/// problem.headers.remove("link");
+/// let response = problem.into_response(|document| document);
+/// assert_eq!(response.headers()["x-support"], "https://support.example");
+/// # Ok::<(), http::header::InvalidHeaderValue>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Problem {
     /// The status.
     pub status: StatusCode,
@@ -176,6 +204,8 @@ pub struct Problem {
     pub retry_after: Option<u64>,
     /// For `WWW-Authenticate`.
     pub challenge: Option<&'static str>,
+    /// Further headers: a `Link` to the page that explains the code. They win over those above.
+    pub headers: HeaderMap,
     /// The document.
     pub body: Vec<u8>,
 }
@@ -230,8 +260,17 @@ impl Refusal {
             ),
             Dialect::Stripe => ("application/json", self.stripe(code, &detail)),
         };
-        let challenge = self.challenge();
-        Problem { status, code, content_type, retry_after, challenge, body: body.into_bytes() }
+        let page = format!("<{}>; rel=\"describedby\"", self.page());
+        let page = HeaderValue::try_from(page).ok().map(|page| (header::LINK, page));
+        Problem {
+            status,
+            code,
+            content_type,
+            retry_after,
+            challenge: self.challenge(),
+            headers: HeaderMap::from_iter(page),
+            body: body.into_bytes(),
+        }
     }
 
     /// The code to switch on, the same in every dialect but Stripe's body.

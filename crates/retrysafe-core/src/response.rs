@@ -9,6 +9,18 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// A response as it will be replayed.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http::{HeaderMap, HeaderValue, StatusCode};
+/// use retrysafe_core::response::StoredResponse;
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("location", HeaderValue::from_static("/p/1"));
+/// headers.insert("set-cookie", HeaderValue::from_static("sid=1"));
+/// let kept = StoredResponse::keep(StatusCode::CREATED, &headers, Bytes::new(), false);
+/// assert_eq!(kept.headers.len(), 1, "a session is not for the next caller");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
     /// The status of the first answer.

@@ -16,6 +16,14 @@ use std::time::Duration;
 pub use date::{http_date, retry_after, show_http_date};
 
 /// How patient a client is.
+///
+/// ```
+/// use std::time::Duration;
+/// use retrysafe_core::retry::Patience;
+///
+/// let patience = Patience { deadline: Duration::from_secs(30), ..Patience::default() };
+/// # let _ = patience;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Patience {
     /// How many attempts at the most, the first included.

@@ -17,6 +17,13 @@ use sha2::{Digest as _, Sha256};
 use crate::key::KeyDigest;
 
 /// Who is asking: a list of named parts, in an encoding that no two lists share.
+///
+/// ```
+/// use retrysafe_core::Scope;
+///
+/// let scope = Scope::of([("tenant", &b"acme"[..]), ("token", Scope::digest_of(b"secret").as_bytes())]);
+/// assert!(scope.to_string().starts_with("tenant=acme token="));
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope(Arc<[u8]>);
 
@@ -26,6 +33,15 @@ pub struct Scope(Arc<[u8]>);
 pub struct CredentialMark([u8; CredentialMark::LENGTH]);
 
 /// Who is asking, and which credential it showed where that counts.
+///
+/// ```
+/// use retrysafe_core::scope::{Caller, CredentialMark, Scope};
+///
+/// // Nobody has verified the token, so its own digest stands beside the name that it claims.
+/// let scope = Scope::of([("subject", &b"alice"[..])]);
+/// let caller = Caller { scope, mark: Some(CredentialMark::of(b"the token")) };
+/// # let _ = caller;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// Whose keys it uses.
@@ -35,6 +51,14 @@ pub struct Caller {
 }
 
 /// The name of a record: a digest of scope and key.
+///
+/// ```
+/// use retrysafe_core::{Id, Key, Scope};
+///
+/// let id = Id::of(&Scope::anonymous(), &Key::new("order-17")?.digest());
+/// assert_eq!(Id::parse(&id.to_string()), Some(id));
+/// # Ok::<(), retrysafe_core::key::KeyError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id([u8; 32]);
 

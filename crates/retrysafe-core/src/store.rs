@@ -324,6 +324,15 @@ impl fmt::Debug for ChangeHint {
 }
 
 /// Which records to read, and from where on.
+///
+/// ```
+/// use retrysafe_core::record::Standing;
+/// use retrysafe_core::store::{Filter, Query};
+///
+/// let filter = Filter { standing: Some(Standing::Unknown), ..Filter::default() };
+/// let query = Query { filter, after: None, limit: 100 };
+/// # let _ = query;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Query {
     /// Which records.
@@ -391,6 +400,13 @@ pub struct Census {
 /// The question that matters is [`may_have_applied`](Self::may_have_applied): a write that surely
 /// was not applied may be tried again or given up; one that may have been applied may not be
 /// forgotten.
+///
+/// ```
+/// use retrysafe_core::store::{StoreError, StoreErrorKind};
+///
+/// let error = StoreError::maybe_applied(StoreErrorKind::Unavailable).because("no answer within 5s");
+/// assert!(error.may_have_applied());
+/// ```
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,

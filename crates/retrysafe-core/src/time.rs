@@ -10,6 +10,14 @@ use std::time::Duration;
 ///
 /// Arithmetic saturates. A record that a wrong clock has placed at the end of time is late or
 /// early, never wrapped around.
+///
+/// ```
+/// use std::time::Duration;
+/// use retrysafe_core::time::Time;
+///
+/// let later = Time::from_ms(1_000).plus(Duration::from_secs(1));
+/// assert_eq!(later.as_ms(), 2_000);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 

@@ -59,7 +59,15 @@ const ALLOWED: &str = "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE";
 impl Problem {
     /// The refusal as a response, whose body is made of the document. No cache may keep it.
     pub fn into_response<B>(self, body: impl FnOnce(Vec<u8>) -> B) -> Response<B> {
-        let Self { status, content_type, retry_after, challenge, body: document, .. } = self;
+        let Self {
+            status,
+            code: _,
+            content_type,
+            retry_after,
+            challenge,
+            headers: own,
+            body: document,
+        } = self;
         let mut response = Response::new(body(document));
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -74,6 +82,7 @@ impl Problem {
         if status == StatusCode::METHOD_NOT_ALLOWED {
             headers.insert(header::ALLOW, HeaderValue::from_static(ALLOWED));
         }
+        headers.extend(own);
         response
     }
 }

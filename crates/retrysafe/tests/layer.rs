@@ -9,6 +9,8 @@
 
 #[path = "layer/answers.rs"]
 mod answers;
+#[path = "layer/axum_users.rs"]
+mod axum_users;
 #[path = "layer/bytes.rs"]
 mod bytes;
 #[path = "layer/crowd.rs"]

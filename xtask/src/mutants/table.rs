@@ -119,7 +119,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "fingerprint-former-rules-forgotten",
-        file: "crates/retrysafe/src/layer/request.rs",
+        file: "crates/retrysafe/src/layer/meaning.rs",
         old: ".filter(|former| former.id() == rules)",
         new: ".filter(|former| former.id() == rules && false)",
         breaks: "a reload of the rules makes every retry another request",
@@ -328,7 +328,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "layer-open-run-repeated",
         file: "crates/retrysafe/src/layer/running.rs",
-        old: "if table.here.contains_key(&id) {",
+        old: "if table.is_given_up || table.here.contains_key(&id) {",
         new: "if table.here.contains_key(&id) && false {",
         breaks: "an open route repeats what this process is executing or settling (t6, t19)",
         caught: Shipped("8000"),

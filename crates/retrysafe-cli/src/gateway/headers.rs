@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{Response, Version};
 use http_body::Body;
 use ipnet::IpNet;
-use retrysafe::layer::Attempt;
+use retrysafe::layer::{Attempt, ConnectionShare};
 use retrysafe_core::response::named_by_connection;
 use retrysafe_core::wire::{
     ATTEMPT, FENCE, IDEMPOTENCY_EXPIRES, OUTCOME, RECORD_ID, REPLAY_MARKER,
@@ -55,6 +55,8 @@ const REQUEST_ID_CHARS_MAX: usize = 128;
 /// Whoever is at the other end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
+    /// How much memory the requests of the connection hold.
+    pub share: ConnectionShare,
     address: IpAddr,
     shown: HeaderValue,
     is_tls: bool,
@@ -66,7 +68,7 @@ impl Peer {
         // An address holds nothing that a header could not.
         let shown = HeaderValue::from_str(&address.to_string())
             .unwrap_or(HeaderValue::from_static("unknown"));
-        Self { address, shown, is_tls }
+        Self { share: ConnectionShare::default(), address, shown, is_tls }
     }
 
     fn is_trusted(&self, networks: &[IpNet]) -> bool {

@@ -22,7 +22,6 @@ use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use retrysafe::layer::ConnectionShare;
 use retrysafe_core::event;
 use retrysafe_core::store::Store;
 use tokio::net::{TcpListener, TcpStream};
@@ -256,12 +255,10 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
         (live.config.head_time_max, live.config.write_time_max)
     };
     let io = TimedWrites::new(io, write_time_max);
-    let share = ConnectionShare::default();
     let under_way = UnderWay::default();
     let counted = under_way.clone();
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let (worker, peer, one) = (Arc::clone(&worker), Arc::clone(&peer), counted.clone());
-        request.extensions_mut().insert(share.clone());
         async move {
             let response = worker.handle(&peer, request).await;
             let stream = StreamProgress::here();

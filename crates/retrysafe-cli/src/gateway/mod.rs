@@ -54,21 +54,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use retrysafe::layer::{
-    self, Failed, Idempotency, IdempotencyLayer, Limiter, MemoryBudget, RoutePolicy,
-};
+use retrysafe::layer::{self, Failed, IdempotencyLayer, Limiter, MemoryBudget, RequestFacts};
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::Mode;
-use retrysafe_core::problem::{Refusal, UnsafeScope};
+use retrysafe_core::problem::Refusal;
 use retrysafe_core::store::Store;
-use retrysafe_core::{Caller, Engine, Key, Policy};
+use retrysafe_core::{Engine, Key, Policy};
 use tower_layer::Layer as _;
-use tower_service::Service as _;
 
 use body::{Answer, Reply};
 use cors::{Page, Permissions};
@@ -76,7 +73,7 @@ use descriptors::ConnectionSlots;
 use headers::{Peer, RequestIds, X_REQUEST_ID};
 use live::Live;
 use pool::Pool;
-use proxy::{Found, Proxy};
+use proxy::Proxy;
 use request_log::{Line, Outcome, RequestLog, Way};
 use route::Route;
 use wellknown::Pace;
@@ -99,22 +96,17 @@ pub(crate) struct Gateway<S> {
 pub(crate) struct Worker<S> {
     gateway: Arc<Gateway<S>>,
     proxy: Proxy,
-    guarded: Idempotency<Proxy, Arc<S>>,
-    pool: Pool,
 }
 
 /// What is known of a request once it has passed the door.
 struct Admitted {
     route: Arc<Route>,
-    /// None where the request is not covered, or has no key and needs none.
-    caller: Option<Result<Caller, Refusal>>,
-    is_covered: bool,
+    /// None where the request is not covered.
+    facts: Option<RequestFacts>,
+    /// What stands for its key in the log.
+    key: Option<KeyDigest>,
     has_key: bool,
 }
-
-/// Who is asking, as the layer is told: found out once, before the headers are changed.
-#[derive(Clone)]
-struct Asked(Result<Caller, Refusal>);
 
 impl<S: Store> Gateway<S> {
     /// A gateway over a store, whose owners are numbered from this number on.
@@ -127,18 +119,7 @@ impl<S: Store> Gateway<S> {
     ) -> Self {
         let limiter = Limiter::new(live.config.limits);
         let memory = MemoryBudget::new(live.config.held_bytes_max);
-        let strict = Arc::new(RoutePolicy::new("none", Policy::default().strict()));
         let layer = IdempotencyLayer::new(Arc::clone(&store))
-            .policy_by(move |parts| match parts.extensions.get::<Found>() {
-                Some(found) => Arc::clone(&found.route.policy),
-                // The front sets it on every request; without it the strictest rules hold.
-                None => Arc::clone(&strict),
-            })
-            .caller(|parts| match parts.extensions.get::<Asked>() {
-                Some(Asked(caller)) => caller.clone(),
-                // Set on every request with a key that is covered.
-                None => Err(Refusal::ScopeUnsafe(UnsafeScope::Nobody)),
-            })
             .limiter(limiter.clone())
             .memory(memory.clone())
             .late_answers_max(live.config.late_answers_max)
@@ -177,15 +158,13 @@ impl<S: Store> Gateway<S> {
 impl<S: Store> Worker<S> {
     /// What one thread needs to serve.
     pub(crate) fn new(gateway: Arc<Gateway<S>>) -> Self {
-        let pool = Pool::new(Arc::clone(&gateway.slots.upstream));
-        let proxy = Proxy::new(pool.clone());
-        let guarded = gateway.layer.layer(proxy.clone());
-        Self { gateway, proxy, guarded, pool }
+        let proxy = Proxy::new(Pool::new(Arc::clone(&gateway.slots.upstream)));
+        Self { gateway, proxy }
     }
 
     /// Closes connections to the upstream that nobody needs.
     pub(crate) fn tidy(&self) {
-        self.pool.tidy();
+        self.proxy.tidy();
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {
@@ -211,32 +190,29 @@ impl<S: Store> Worker<S> {
         if let Some(response) = self.own_page(&live, &parts).await {
             return self.finish(live.routes.defaults(), response, noted, started, &request_id);
         }
-        let Admitted { route, caller, is_covered, has_key } = match admit(&live, &parts) {
+        let Admitted { route, facts, key, has_key } = match admit(&live, &parts) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 return self.turned_away(&live, &refusal, noted, started, &request_id);
             }
         };
 
-        let wants_upgrade = !is_covered && headers::wants_upgrade(&parts);
+        let wants_upgrade = facts.is_none() && headers::wants_upgrade(&parts);
         let trailers = headers::trailers_taken(&parts);
         prepare(&mut parts, peer, &live, wants_upgrade);
-        let found = Found { live, route: Arc::clone(&route) };
-        let response = if is_covered {
-            noted.key = key_digest(&parts, &route.rules.policy.key_header);
-            noted.way = if has_key { Way::Keyed } else { Way::Passed };
-            parts.extensions.insert(found);
-            if let Some(caller) = caller {
-                parts.extensions.insert(Asked(caller));
+        let request = Request::from_parts(parts, body);
+        let upstream = self.proxy.to(live, Arc::clone(&route));
+        noted.key = key;
+        noted.way = if has_key { Way::Keyed } else { Way::Passed };
+        let response = match facts {
+            None => upstream.pass(request, wants_upgrade).await,
+            Some(facts) => {
+                let guarded = self.gateway.layer.layer(upstream);
+                match guarded.guard(request, facts.share(peer.share.clone())).await {
+                    Ok(response) => told(response, &route.rules.policy),
+                    Err(never) => match never {},
+                }
             }
-            let mut guarded = self.guarded.clone();
-            match guarded.call(Request::from_parts(parts, body)).await {
-                Ok(response) => told(response, &route.rules.policy),
-                Err(never) => match never {},
-            }
-        } else {
-            noted.way = Way::Passed;
-            self.proxy.pass(&found, Request::from_parts(parts, body), wants_upgrade).await
         };
         let response = headers::announce_trailers(response, trailers);
         self.finish(&route, response, noted, started, &request_id)
@@ -337,24 +313,21 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
             (route, is_covered) = (asked_route, true);
         }
     }
-    let key_header = &route.rules.policy.key_header;
-    let has_key = parts.headers.contains_key(key_header);
-    if is_covered && has_key && route.rules.policy.mode == Mode::Enforce {
-        front::check_ascii(&parts.headers, key_header)?;
+    if !is_covered {
+        return Ok(Admitted { route: Arc::clone(route), facts: None, key: None, has_key: false });
     }
-    let caller = if is_covered && has_key {
-        match scope::of(route, &parts.headers, live.verifier.as_deref()) {
-            // Nobody can say how the upstream reads it, so the connection ends too.
-            Err(refusal @ Refusal::Malformed(_)) if route.rules.policy.mode != Mode::Observe => {
-                return Err(refusal);
-            }
-            // The layer refuses who is not known, and only notes it where it observes.
-            asked => Some(asked.map(|asker| asker.caller)),
-        }
-    } else {
-        None
-    };
-    Ok(Admitted { route: Arc::clone(route), caller, is_covered, has_key })
+    let policy = &route.rules.policy;
+    let has_key = parts.headers.contains_key(&policy.key_header);
+    if has_key && policy.mode == Mode::Enforce {
+        front::check_ascii(&parts.headers, &policy.key_header)?;
+    }
+    let found = RequestFacts::read_key(policy, &parts.headers);
+    let key = found.as_ref().ok().and_then(Option::as_ref).map(Key::digest);
+    // The layer refuses who is not known, and only notes it where it observes.
+    let asker = || scope::of(route, &parts.headers, live.verifier.as_deref());
+    let caller = || asker().map(|asker| asker.caller);
+    let facts = Some(RequestFacts::new(Arc::clone(&route.policy), found, caller));
+    Ok(Admitted { route: Arc::clone(route), facts, key, has_key })
 }
 
 /// What the layer answers. Where it only passed a request on, a failure is still ours to put into
@@ -388,10 +361,4 @@ fn prepare(parts: &mut Parts, peer: &Peer, live: &Live, wants_upgrade: bool) {
     // Trailers are not passed on: what we judge a request by could hide in them.
     parts.headers.remove(header::TRAILER);
     headers::forward(&mut parts.headers, peer, &live.config.trusted_networks);
-}
-
-/// What stands for a request's key in the log.
-fn key_digest(parts: &Parts, key_header: &HeaderName) -> Option<KeyDigest> {
-    let lines = parts.headers.get_all(key_header).iter().map(|line| line.as_bytes());
-    Key::parse_lines(lines, Default::default()).ok().map(|key| key.digest())
 }

@@ -38,11 +38,12 @@ pub(crate) struct Proxy {
     pool: Pool,
 }
 
-/// What the front has found out about a request, for whoever sends it on.
+/// Sends one request to the upstream, by the rules of its route.
 #[derive(Clone)]
-pub(crate) struct Found {
-    pub live: Arc<Live>,
-    pub route: Arc<Route>,
+pub(crate) struct RoutedProxy {
+    pool: Pool,
+    live: Arc<Live>,
+    route: Arc<Route>,
 }
 
 impl Proxy {
@@ -50,21 +51,32 @@ impl Proxy {
         Self { pool }
     }
 
+    /// Closes connections that nobody needs.
+    pub(crate) fn tidy(&self) {
+        self.pool.tidy();
+    }
+
+    /// Whoever sends a request of this route.
+    pub(crate) fn to(&self, live: Arc<Live>, route: Arc<Route>) -> RoutedProxy {
+        RoutedProxy { pool: self.pool.clone(), live, route }
+    }
+}
+
+impl RoutedProxy {
     /// Passes an uncovered request on, as it comes, and its answer back.
     pub(crate) async fn pass(
         &self,
-        found: &Found,
         mut request: Request<Incoming>,
         wants_upgrade: bool,
     ) -> Response<Reply> {
-        let whose = Whose::of(found, None, request.headers());
+        let whose = Whose::of(&self.route, None, request.headers());
         let callers_side = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
-        let request = outgoing(request.map(Outgoing::Streamed), found);
-        let mut response = match self.exchange(found, request, None).await {
+        let request = outgoing(request.map(Outgoing::Streamed), &self.live);
+        let mut response = match self.exchange(request, None).await {
             Ok(response) => response,
             Err(failure) => {
                 let (_, refusal) = whose.report(failure);
-                return answer::refused(&refusal, &found.route.policy.policy);
+                return answer::refused(&refusal, &self.route.rules.policy);
             }
         };
         headers::strip_hop(response.headers_mut(), wants_upgrade);
@@ -76,25 +88,20 @@ impl Proxy {
     }
 
     async fn execute(self, request: Request<layer::Body<Incoming>>) -> Response<Answer> {
-        let Some(found) = request.extensions().get::<Found>().cloned() else {
-            // The front sets it on every request; without it nobody knows where to send this.
-            let retry_after = ASK_AGAIN_SOON;
-            return failed((Failed::NotSent, Refusal::UpstreamUnreachable { retry_after }));
-        };
         let attempt = request.extensions().get::<Attempt>().cloned();
-        let whose = Whose::of(&found, attempt.as_ref(), request.headers());
-        let mut request = outgoing(request.map(Outgoing::Guarded), &found);
+        let whose = Whose::of(&self.route, attempt.as_ref(), request.headers());
+        let mut request = outgoing(request.map(Outgoing::Guarded), &self.live);
         if let Some(attempt) = &attempt {
             headers::announce(request.headers_mut(), attempt);
         }
-        let mut response = match self.exchange(&found, request, attempt.as_ref()).await {
+        let mut response = match self.exchange(request, attempt.as_ref()).await {
             Ok(response) => response,
             Err(failure) => return failed(whose.report(failure)),
         };
         headers::strip_hop(response.headers_mut(), false);
         match attempt {
             Some(_) => {
-                let marker = &found.route.rules.policy.replay_marker;
+                let marker = &self.route.rules.policy.replay_marker;
                 headers::strip_answer(response.headers_mut(), marker);
             }
             None => headers::strip_passed_answer(response.headers_mut()),
@@ -106,17 +113,16 @@ impl Proxy {
     /// it.
     async fn exchange(
         &self,
-        found: &Found,
         request: Request<Outgoing>,
         attempt: Option<&Attempt>,
     ) -> Result<Response<Answer>, Failure> {
         let asked = request.method().clone();
         let asked_protocol = request.headers().get(header::UPGRADE).cloned();
         let patience = Patience {
-            with_caller: found.route.rules.policy.request_time_max,
-            with_upstream: found.route.rules.upstream_timeout,
+            with_caller: self.route.rules.policy.request_time_max,
+            with_upstream: self.route.rules.upstream_timeout,
         };
-        let sent = self.pool.send(&found.live.connector, request, patience, attempt).await;
+        let sent = self.pool.send(&self.live.connector, request, patience, attempt).await;
         let (mut response, held) = sent?;
         let broken = |why: &str| Failure::Lost { timed_out: false, why: why.into() };
         let afterwards = framing::take(&asked, &mut response).map_err(broken)?;
@@ -139,7 +145,7 @@ impl Proxy {
     }
 }
 
-impl Service<Request<layer::Body<Incoming>>> for Proxy {
+impl Service<Request<layer::Body<Incoming>>> for RoutedProxy {
     type Response = Response<Answer>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -155,11 +161,11 @@ impl Service<Request<layer::Body<Incoming>>> for Proxy {
 }
 
 /// The request in the form in which it goes to the upstream.
-fn outgoing(mut request: Request<Outgoing>, found: &Found) -> Request<Outgoing> {
+fn outgoing(mut request: Request<Outgoing>, live: &Live) -> Request<Outgoing> {
     *request.version_mut() = Version::HTTP_11;
     // HTTP/1.0 knows requests without it.
     if !request.headers().contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::from_str(found.live.config.upstream.authority.as_str())
+        && let Ok(host) = HeaderValue::from_str(live.config.upstream.authority.as_str())
     {
         request.headers_mut().insert(header::HOST, host);
     }
@@ -171,7 +177,7 @@ fn outgoing(mut request: Request<Outgoing>, found: &Found) -> Request<Outgoing> 
     let length = if is_empty { Some(0) } else { request.body().size_hint().exact() };
     let asked = request.method().clone();
     framing::put(&asked, length, request.headers_mut());
-    // What the front noted for us is not for the connection to hold on to.
+    // What the layer noted for us is not for the connection to hold on to.
     request.extensions_mut().clear();
     request
 }
@@ -195,9 +201,9 @@ struct Whose {
 }
 
 impl Whose {
-    fn of(found: &Found, attempt: Option<&Attempt>, headers: &HeaderMap) -> Self {
+    fn of(route: &Arc<Route>, attempt: Option<&Attempt>, headers: &HeaderMap) -> Self {
         Self {
-            route: Arc::clone(&found.route),
+            route: Arc::clone(route),
             key: attempt.map(Attempt::key),
             request_id: headers.get(headers::X_REQUEST_ID).cloned(),
         }

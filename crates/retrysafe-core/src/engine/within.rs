@@ -15,6 +15,7 @@ use crate::time::Time;
 
 /// Why a settle inside the caller's transaction does not hold.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum NotSettled {
     /// Somebody else has decided. The transaction can only be rolled back.
     Lost,

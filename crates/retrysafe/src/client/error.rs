@@ -18,7 +18,21 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// The kinds are not degrees of one failure: after [`GaveUp`](Self::GaveUp) nothing says that the
 /// call has taken effect, after [`OutcomeUnknown`](Self::OutcomeUnknown) it may have. Do not show the
 /// second to people as a failure, and do not make a new call for it: call again with the same key.
+///
+/// ```
+/// use retrysafe::client::Error;
+///
+/// fn tell(error: &Error) -> &'static str {
+///     match error {
+///         Error::OutcomeUnknown(_) => "It may have happened. Do not pay again; ask for its state.",
+///         Error::GaveUp(_) => "It did not happen.",
+///         _ => "It was not sent.",
+///     }
+/// }
+/// # let _ = tell;
+/// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// The request may have been executed, and nobody knows. A journalled call stays in the
     /// journal until its receipt is acknowledged.
@@ -46,6 +60,7 @@ pub struct Ended {
 
 /// The end of the last attempt.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Last {
     /// An answer that is not final, with what was read of its body.
     Answer(Box<Response<Bytes>>),
@@ -64,6 +79,7 @@ pub enum Last {
 
 /// Why a request was not sent at all.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Refused {
     /// The caller's own key cannot be used.
     Key(KeyError),

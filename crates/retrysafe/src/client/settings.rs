@@ -63,6 +63,16 @@ type Jitter = dyn Fn() -> f64 + Send + Sync;
 type Classify = dyn Fn(&(dyn Error + 'static)) -> Loss + Send + Sync;
 
 /// How a client retries. Cheap to clone.
+///
+/// ```
+/// use std::time::Duration;
+/// use retrysafe::client::{Patience, Retries};
+///
+/// let retries = Retries::default()
+///     .patience(Patience { attempts_max: 5, ..Patience::default() })
+///     .attempt_timeout(Duration::from_secs(10));
+/// # let _ = retries;
+/// ```
 #[derive(Clone)]
 pub struct Retries {
     pub(super) patience: Patience,

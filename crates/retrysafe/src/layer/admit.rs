@@ -20,8 +20,9 @@ use super::body::{Read, read};
 use super::context::RequestContext;
 use super::deadline::after;
 use super::limits::Limiter;
+use super::meaning::Meaning;
 use super::memory::{HeldBody, MemoryBudget};
-use super::request::{self, Meaning};
+use super::request;
 
 /// A request as it came in, and the service that was made ready for it. It is large and handed from
 /// one future to the next, so it is kept in a box.
@@ -54,7 +55,7 @@ pub(super) async fn admit<Svc, S, B>(
     context: &RequestContext<S>,
     arrived: Box<Arrived<Svc>>,
     body: B,
-    key: Result<Key, Refusal>,
+    (key, caller): (Key, Caller),
 ) -> Result<AdmittedRequest<Svc>, Refusal>
 where
     S: Store,
@@ -62,14 +63,15 @@ where
 {
     let policy = context.policy();
     let parts = &arrived.parts;
-    let request_id = key.as_ref().ok().and_then(|key| request::request_id(parts, key));
-    let (caller, key, id) = identify(context, parts, key)?;
+    let request_id = request::request_id(parts, &key);
+    let key = key.digest();
+    let id = Id::of(&caller.scope, &key);
     let counters = context.settings.limiter.as_ref().and_then(Limiter::counters);
     if let Some(counters) = &counters {
         counters.admit(&caller, id)?;
     }
     let time_max = after(Instant::now(), policy.request_time_max);
-    let hold = context.hold(parts);
+    let hold = context.hold();
     let (body, trailers) = match read(body, policy.request_bytes_max, Some(time_max), hold).await {
         Read::Whole(body, trailers, hold) => (HeldBody::new(body, hold), trailers),
         Read::Over(_) => return Err(Refusal::BodyTooLarge),
@@ -94,17 +96,4 @@ where
     };
     let named = NamedRequest { id, key, caller, print, about, request_id };
     Ok(AdmittedRequest { arrived, body, trailers, named })
-}
-
-/// Whose key it is, and what the record is called.
-pub(super) fn identify<S>(
-    context: &RequestContext<S>,
-    parts: &Parts,
-    key: Result<Key, Refusal>,
-) -> Result<(Caller, KeyDigest, Id), Refusal> {
-    let key = key?.digest();
-    request::check_age(context.policy(), parts)?;
-    let caller = (context.settings.caller)(parts)?;
-    let id = Id::of(&caller.scope, &key);
-    Ok((caller, key, id))
 }

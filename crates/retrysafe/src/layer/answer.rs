@@ -68,11 +68,7 @@ impl<S> RequestContext<S> {
         if let Some(rewrite) = &self.settings.error {
             problem = rewrite(refusal, problem);
         }
-        let page = HeaderValue::try_from(format!("<{}>; rel=\"describedby\"", refusal.page()));
         let mut response = problem.into_response(|document| Body::whole(document.into(), None));
-        if let Ok(page) = page {
-            response.headers_mut().insert(header::LINK, page);
-        }
         response.extensions_mut().insert(refusal.clone());
         response
     }

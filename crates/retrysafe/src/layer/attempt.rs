@@ -17,6 +17,22 @@ use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 /// One execution of a keyed request, as its handler sees it.
+///
+/// ```
+/// use http::Request;
+/// use retrysafe::core::policy::Said;
+/// use retrysafe::layer::Attempt;
+///
+/// async fn pay<B>(request: Request<B>) {
+///     // In axum it is an argument of the handler.
+///     let Some(attempt) = request.extensions().get::<Attempt>() else { return };
+///     let downstream_key = format!("{}-charge", attempt.id());
+///     // … a charge with that key that is declined for now:
+///     attempt.say(Said::Retryable);
+///     # let _ = downstream_key;
+/// }
+/// # let _ = pay::<()>;
+/// ```
 #[derive(Clone, Debug)]
 pub struct Attempt {
     id: Id,
@@ -29,7 +45,16 @@ pub struct Attempt {
 
 /// What a service says of a request that it could not answer itself, in the extensions of the
 /// response that it gives instead. A proxy uses it; the layer then answers the caller.
+///
+/// ```
+/// use http::Response;
+/// use retrysafe::layer::Failed;
+///
+/// let mut response = Response::new("");
+/// response.extensions_mut().insert(Failed::NotSent);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Failed {
     /// Nothing was sent on: the request surely was not executed.
     NotSent,
@@ -88,7 +113,8 @@ impl Attempt {
         self.deadline
     }
 
-    /// Says the outcome, which wins over what the status would mean. The last word counts.
+    /// Says the outcome, which wins over what the status would mean. The last word counts: while an
+    /// answer is passed on as a stream, a word that comes before the stream's end wins over how it ends.
     pub fn say(&self, said: Said) {
         let code = match said {
             Said::Completed => 1,
@@ -130,13 +156,15 @@ impl Attempt {
         self.wishes.asked.notified()
     }
 
+    /// What the handler has said so far.
+    #[cfg(all(feature = "axum", feature = "sqlx"))]
     pub(crate) fn said(&self) -> Option<Said> {
-        match self.wishes.said.load(Ordering::Acquire) {
-            1 => Some(Said::Completed),
-            2 => Some(Said::Retryable),
-            3 => Some(Said::Unknown),
-            _ => None,
-        }
+        word(self.wishes.said.load(Ordering::Acquire))
+    }
+
+    /// What the handler has said since this was last asked.
+    pub(super) fn take_said(&self) -> Option<Said> {
+        word(self.wishes.said.swap(0, Ordering::AcqRel))
     }
 
     pub(crate) fn ttl(&self) -> Option<Duration> {
@@ -147,34 +175,12 @@ impl Attempt {
     }
 }
 
-#[cfg(feature = "axum")]
-mod extractor {
-    use super::Attempt;
-    use axum::extract::{FromRequestParts, OptionalFromRequestParts};
-    use http::StatusCode;
-    use http::request::Parts;
-
-    /// Refuses with 500 where there is no attempt: the layer is missing, or the request has no key.
-    /// Take `Option<Attempt>` where a key is optional.
-    impl<S: Send + Sync> FromRequestParts<S> for Attempt {
-        type Rejection = (StatusCode, &'static str);
-
-        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-            parts.extensions.get().cloned().ok_or((
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "this handler needs an idempotent attempt: is the layer there, and a key required?",
-            ))
-        }
-    }
-
-    impl<S: Send + Sync> OptionalFromRequestParts<S> for Attempt {
-        type Rejection = std::convert::Infallible;
-
-        async fn from_request_parts(
-            parts: &mut Parts,
-            _: &S,
-        ) -> Result<Option<Self>, Self::Rejection> {
-            Ok(parts.extensions.get().cloned())
-        }
+/// What the handler said, by its code.
+const fn word(code: u8) -> Option<Said> {
+    match code {
+        1 => Some(Said::Completed),
+        2 => Some(Said::Retryable),
+        3 => Some(Said::Unknown),
+        _ => None,
     }
 }

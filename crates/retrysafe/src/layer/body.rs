@@ -21,7 +21,19 @@ use super::memory::Hold;
 const ROOM_BYTES_MIN: usize = 16 << 10;
 
 pin_project_lite::pin_project! {
-    /// The body of requests and responses that have been through the layer.
+    /// The body of requests and responses that have been through the layer. It is read as any other
+    /// body is:
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body_util::{BodyExt, Full};
+    /// use retrysafe::layer::Body;
+    ///
+    /// async fn read(body: Body<Full<Bytes>>) -> Bytes {
+    ///     body.collect().await.map(|read| read.to_bytes()).unwrap_or_default()
+    /// }
+    /// # let _ = read;
+    /// ```
     pub struct Body<B>
     where
         B: HttpBody,
@@ -90,6 +102,17 @@ impl<B: HttpBody> Body<B> {
     /// connection, so that the part is not taken for the whole.
     pub fn is_cut_off(&self) -> bool {
         matches!(self.kind, Kind::Streamed { is_cut_off: true, .. })
+    }
+
+    /// The body as it came, if it is still that.
+    #[cfg(feature = "axum")]
+    pub(super) fn passed_or(self, other: impl FnOnce(Self) -> B) -> B {
+        match self.kind {
+            Kind::Passed { body } => body,
+            kind @ (Kind::Whole { .. } | Kind::Joined { .. } | Kind::Streamed { .. }) => {
+                other(Self { kind })
+            }
+        }
     }
 
     fn joined(head: Bytes, rest: Option<Pin<Box<B>>>, broken: Option<B::Error>) -> Self {
@@ -219,9 +242,10 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
             KindNow::Passed { body } => body.poll_frame(context),
-            KindNow::Whole { data, trailers } => Poll::Ready(match data.is_empty() {
-                false => Some(Ok(Frame::data(std::mem::take(data)))),
-                true => trailers.take().map(|trailers| Ok(Frame::trailers(trailers))),
+            KindNow::Whole { data, trailers } => Poll::Ready(if data.is_empty() {
+                trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))
+            } else {
+                Some(Ok(Frame::data(std::mem::take(data))))
             }),
             KindNow::Joined { head, rest, broken } => {
                 if !head.is_empty() {

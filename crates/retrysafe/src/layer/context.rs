@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::request::Parts;
 use retrysafe_core::policy::Policy;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::Standing;
@@ -28,6 +27,8 @@ pub(super) struct RequestContext<S> {
     pub shared: Arc<LayerShared<S>>,
     pub route: Arc<RoutePolicy>,
     pub report: Arc<Report>,
+    /// What the request's connection holds, where that is counted.
+    pub share: Option<ConnectionShare>,
     pub must_end: MustEnd,
     /// The zero of this request's own clock.
     pub arrived_at: Instant,
@@ -49,9 +50,8 @@ impl<S> RequestContext<S> {
     }
 
     /// What counts the body of a request.
-    pub(super) fn hold(&self, parts: &Parts) -> Hold {
-        let share = parts.extensions.get::<ConnectionShare>();
-        Hold::of_body(self.settings.memory.as_ref(), share)
+    pub(super) fn hold(&self) -> Hold {
+        Hold::of_body(self.settings.memory.as_ref(), self.share.as_ref())
     }
 
     /// When a running request should have ended: what is usual on its route less what has passed,

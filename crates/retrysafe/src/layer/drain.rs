@@ -4,8 +4,11 @@
 //! whose client has left goes on, until the settle is durable. Taking back a begin that was never
 //! executed is worth a short wait only: if it fails, the record becomes unknown and nothing else.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -19,11 +22,31 @@ const WITHDRAWALS_WAITED_FOR: Duration = Duration::from_secs(2);
 /// Waits until every execution is settled, for a shutdown that loses no answer.
 ///
 /// Stop accepting requests first; a handle does not refuse new ones.
+///
+/// ```
+/// # async fn shut_down(layer: retrysafe::layer::IdempotencyLayer<retrysafe::stores::memory::MemoryStore>) {
+/// use std::time::Duration;
+///
+/// let drain = layer.drain();
+/// if drain.wait(Duration::from_secs(30)).await.is_err() {
+///     // What has not ended by now becomes unknown at once instead of when its lease ends.
+///     let _ = drain.give_up(Duration::from_secs(2)).await;
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Drain {
     executions: Arc<Unfinished>,
     withdrawals: Arc<Unfinished>,
     running: Arc<Running>,
+    given_up: Arc<GivenUp>,
+}
+
+/// Whether a shutdown has lost its patience.
+#[derive(Debug, Default)]
+struct GivenUp {
+    is_told: AtomicBool,
+    told: Notify,
 }
 
 /// A number of things that are under way.
@@ -39,7 +62,12 @@ pub(super) struct UnderWay(Arc<Unfinished>);
 
 impl Drain {
     pub(super) fn new(running: Arc<Running>) -> Self {
-        Self { executions: Arc::default(), withdrawals: Arc::default(), running }
+        Self {
+            executions: Arc::default(),
+            withdrawals: Arc::default(),
+            running,
+            given_up: Arc::default(),
+        }
     }
 
     /// Counts an execution, from before its begin.
@@ -79,16 +107,39 @@ impl Drain {
 
 impl Drain {
     /// Gives up what is still under way after a [`wait`](Self::wait): handlers are dropped, and the
-    /// records of their requests become unknown now instead of when their leases end. Waits for that at
-    /// most for `patience`.
+    /// records of their requests become unknown now instead of when their leases end. A begin that the
+    /// store has not answered is withdrawn, and nothing begins any more. Waits for that at most for
+    /// `patience`.
     ///
     /// # Errors
     ///
     /// How many are still under way: the store is away, or a handler blocks its thread.
     pub async fn give_up(&self, patience: Duration) -> Result<(), usize> {
         self.running.give_up_all();
+        self.given_up.is_told.store(true, Ordering::Release);
+        self.given_up.told.notify_waiters();
         let ended = tokio::time::timeout(patience, self.executions.ended()).await;
         ended.map_err(|_| self.executing())
+    }
+}
+
+impl Drain {
+    /// Does some work of a request that has no attempt yet. `None` if a shutdown gives it up first.
+    pub(super) async fn unless_given_up<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        // Made before the look: a word that comes now is heard.
+        let mut told = pin!(self.given_up.told.notified());
+        let is_told = self.given_up.is_told.load(Ordering::Acquire);
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            if is_told {
+                return Poll::Ready(None);
+            }
+            told.as_mut().poll(context).map(|()| None)
+        })
+        .await
     }
 }
 

@@ -25,13 +25,15 @@ use super::admit::{AdmittedRequest, Arrived, NamedRequest};
 use super::attempt::Attempt;
 use super::attend::{Attendance, catch_panic};
 use super::body::Body;
+use super::boot_clock::BootMoment;
 use super::context::RequestContext;
 use super::deadline::after;
+use super::inner_body::InnerBody;
 use super::memory::{ExecutionSlot, Hold};
 use super::read_answer::{AnswerRead, read_answer};
 use super::response_future::Answered;
 use super::run_to_completion::AnswerSlot;
-use super::running::{RenewalOrder, Run};
+use super::running::{NotStarted, RenewalOrder, Run};
 use super::settle::{settle_again, settle_once};
 use super::stream::pass_on;
 
@@ -53,11 +55,12 @@ pub(super) async fn execute<Svc, S, B, R>(
     slot: Option<ExecutionSlot>,
     owned: Owned,
     asked_at: Duration,
+    begun_at: BootMoment,
     answer: AnswerSlot<Answered<R, Svc::Error>>,
 ) where
     S: Store,
-    Svc: Service<Request<Body<B>>, Response = Response<R>>,
-    B: HttpBody<Data = Bytes>,
+    Svc: Service<Request<B::Inner>, Response = Response<R>>,
+    B: InnerBody,
     R: HttpBody<Data = Bytes> + 'static,
     R::Error: Send,
 {
@@ -69,13 +72,25 @@ pub(super) async fn execute<Svc, S, B, R>(
     let lease = owned.lease();
     let deadline = after(asked_at, policy.lease_max);
     let attempt = Attempt::new(id, key, lease.fence(), lease.attempt(), deadline);
-    let Some(run) = context.start_run(lease, &attempt, asked_at).await else {
-        // It still runs here from when the store was away, without protection. So nothing is sent.
-        let refusal = Refusal::InProgress { retry_after: ASK_AGAIN };
-        let unsent = owned.not_sent(policy, context.now(), refusal);
-        return finish(&context, key, unsent, HeldAnswer::Nothing, None, answer).await;
+    let run = match context.start_run(lease, &attempt, asked_at).await {
+        Ok(run) => run,
+        Err(why) => {
+            let refusal = match why {
+                // From when the store was away. So nothing is sent.
+                NotStarted::RunsUnprotected => Refusal::InProgress { retry_after: ASK_AGAIN },
+                NotStarted::GivenUp => context.store_unavailable(),
+            };
+            let unsent = owned.not_sent(policy, context.now(), refusal);
+            return finish(&context, key, unsent, HeldAnswer::Nothing, None, answer).await;
+        }
     };
-    let mut sent = match owned.send(policy, context.now(), context.store_unavailable()) {
+    let has_slept_too_long = begun_at.elapsed() >= owned.lease().length();
+    let ready = if has_slept_too_long {
+        Err(Box::new(owned.not_sent(policy, context.now(), context.store_unavailable())))
+    } else {
+        owned.send(policy, context.now(), context.store_unavailable())
+    };
+    let mut sent = match ready {
         Ok(sent) => sent,
         Err(unsent) => {
             return finish(&context, key, *unsent, HeldAnswer::Nothing, Some(run), answer).await;
@@ -83,7 +98,8 @@ pub(super) async fn execute<Svc, S, B, R>(
     };
     let started = Instant::now();
     parts.extensions.insert(attempt.clone());
-    let request = Request::from_parts(parts, Body::whole(body.begun(), trailers));
+    let body = B::inner(Body::whole(body.begun(), trailers));
+    let request = Request::from_parts(parts, body);
     let mut attendance = Attendance::new(&context, &attempt, &answer);
     let handler = catch_panic(async move { inner.call(request).await });
     let read = match attendance.attend(handler).await {
@@ -138,7 +154,12 @@ pub(super) async fn execute<Svc, S, B, R>(
 
 impl<S: Store> RequestContext<S> {
     /// Notes an execution, so that duplicates find it and its lease is renewed.
-    async fn start_run(&self, lease: &Lease, attempt: &Attempt, asked_at: Instant) -> Option<Run> {
+    async fn start_run(
+        &self,
+        lease: &Lease,
+        attempt: &Attempt,
+        asked_at: Instant,
+    ) -> Result<Run, NotStarted> {
         let policy = self.policy();
         let order = RenewalOrder {
             renewal: lease.renewal(),
@@ -155,7 +176,7 @@ impl<S: Store> RequestContext<S> {
             // It may stand behind this task on the same thread, and the handler may block that.
             tokio::task::yield_now().await;
         }
-        Some(run)
+        Ok(run)
     }
 }
 

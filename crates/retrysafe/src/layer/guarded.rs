@@ -13,7 +13,8 @@ use retrysafe_core::event;
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, StoreErrorKind,
+    Swapped,
 };
 use tokio::time::Instant;
 
@@ -137,6 +138,18 @@ impl<S: Store> Store for Guarded<S> {
         write: Write,
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> {
         self.call(Operation::Swap, Box::pin(self.store.swap(from, write)))
+    }
+
+    fn load_unless(
+        &self,
+        id: Id,
+        version: u64,
+    ) -> impl Future<Output = Result<Stamped<LoadedUnless>, StoreError>> {
+        self.call(Operation::Load, Box::pin(self.store.load_unless(id, version)))
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        self.store.change_hint(id)
     }
 
     fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {

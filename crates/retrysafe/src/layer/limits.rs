@@ -25,6 +25,14 @@ const ASKED_PER_CLEANING: u32 = 4_096;
 /// What is limited. Every limit counts per process, and one of `n` per second permits `n` at once. Where
 /// a caller has a credential mark, limits count per mark: a stranger who only claims a scope's name does
 /// not use up its allowance.
+///
+/// ```
+/// use std::num::NonZeroU32;
+/// use retrysafe::layer::Limits;
+///
+/// let limits = Limits { keyed_per_scope_per_second: NonZeroU32::new(100), ..Limits::default() };
+/// # let _ = limits;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Keyed requests of one scope per second, against the guessing of keys.
@@ -38,6 +46,17 @@ pub struct Limits {
 }
 
 /// Counts requests against [`Limits`], which may change meanwhile. Clones count together.
+///
+/// ```
+/// use retrysafe::layer::{IdempotencyLayer, Limiter, Limits};
+/// use retrysafe::stores::memory::MemoryStore;
+///
+/// let limiter = Limiter::new(Limits::default());
+/// let layer = IdempotencyLayer::new(MemoryStore::default()).limiter(limiter.clone());
+/// // Later, while requests run:
+/// limiter.set(Limits::default());
+/// # let _ = layer;
+/// ```
 #[derive(Clone)]
 pub struct Limiter(Arc<Shared>);
 

@@ -47,11 +47,30 @@ const SHARED_BYTES_MIN: usize = 16 << 10;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How much memory guarded requests may hold, and how much they do. Clones are one budget.
+///
+/// ```
+/// use retrysafe::layer::{IdempotencyLayer, MemoryBudget};
+/// use retrysafe::stores::memory::MemoryStore;
+///
+/// let budget = MemoryBudget::new(256 << 20);
+/// let layer = IdempotencyLayer::new(MemoryStore::default()).memory(budget.clone());
+/// assert_eq!(budget.held(), 0);
+/// # let _ = layer;
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Counts>);
 
 /// What one connection holds. A server that puts a clone of the same one into the extensions of all
 /// requests of a connection keeps that connection from taking the whole budget.
+///
+/// ```
+/// use http::Request;
+/// use retrysafe::layer::ConnectionShare;
+///
+/// let of_this_connection = ConnectionShare::default();
+/// let mut request = Request::new(());
+/// request.extensions_mut().insert(of_this_connection.clone());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionShare(Arc<AtomicUsize>);
 

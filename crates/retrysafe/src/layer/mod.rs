@@ -49,12 +49,18 @@ mod attempt;
 mod attend;
 mod begin;
 mod body;
+mod boot_clock;
 mod context;
 mod deadline;
 mod drain;
 mod execute;
+#[cfg(feature = "axum")]
+mod extractor;
+mod facts;
 mod guarded;
+mod inner_body;
 mod limits;
+mod meaning;
 mod memory;
 mod observe;
 mod observed;
@@ -70,6 +76,7 @@ mod settings;
 mod settle;
 mod shared;
 mod stream;
+mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,6 +88,10 @@ use tower_layer::Layer;
 pub use attempt::{Attempt, Failed};
 pub use body::Body;
 pub use drain::Drain;
+#[cfg(feature = "axum")]
+pub use extractor::MissingAttempt;
+pub use facts::RequestFacts;
+pub use inner_body::InnerBody;
 pub use limits::{Limiter, Limits};
 pub use memory::{ConnectionShare, MemoryBudget};
 pub use request::fingerprint_request;
@@ -95,6 +106,16 @@ use shared::LayerShared;
 ///
 /// A clone shares everything with its original but the settings that are changed afterwards: make
 /// one layer per store, and a clone of it per route that is set differently.
+///
+/// ```
+/// use retrysafe::core::Policy;
+/// use retrysafe::layer::IdempotencyLayer;
+/// use retrysafe::stores::memory::MemoryStore;
+///
+/// let layer = IdempotencyLayer::new(MemoryStore::default()).policy(Policy::default().strict());
+/// let drain = layer.drain();
+/// # let _ = drain;
+/// ```
 pub struct IdempotencyLayer<S> {
     settings: Arc<Settings>,
     shared: Arc<LayerShared<S>>,

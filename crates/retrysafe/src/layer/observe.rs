@@ -10,16 +10,18 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use retrysafe_core::key::Key;
 use retrysafe_core::problem::Refusal;
+use retrysafe_core::scope::{Caller, Id};
 use retrysafe_core::store::Store;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::admit::{Arrived, identify};
+use super::admit::Arrived;
 use super::body::{Body, Read, read};
 use super::context::RequestContext;
 use super::deadline::after;
+use super::inner_body::InnerBody;
+use super::meaning::Meaning;
 use super::memory::MemoryBudget;
-use super::request::Meaning;
 use super::response_future::Answered;
 use super::run_to_completion::AnswerSlot;
 
@@ -31,38 +33,34 @@ pub(super) async fn answer_observed<Svc, S, B, R>(
     context: Arc<RequestContext<S>>,
     arrived: Box<Arrived<Svc>>,
     body: B,
-    key: Result<Key, Refusal>,
+    named: (Key, Caller),
     answer: AnswerSlot<Answered<R, Svc::Error>>,
 ) where
     S: Store,
-    Svc: Service<Request<Body<B>>, Response = Response<R>>,
-    B: HttpBody<Data = Bytes>,
+    Svc: Service<Request<B::Inner>, Response = Response<R>>,
+    B: InnerBody,
     R: HttpBody<Data = Bytes>,
 {
     let Arrived { mut inner, parts } = *arrived;
+    let (key, caller) = named;
     let policy = context.policy();
-    let (finding, body) = match identify(&context, &parts, key) {
-        Err(refusal) => (Some(refusal.code()), Body::passed(body)),
-        Ok((caller, _, id)) => {
-            let time_max = after(Instant::now(), policy.request_time_max);
-            let hold = context.hold(&parts);
-            match read(body, policy.request_bytes_max, Some(time_max), hold).await {
-                Read::Whole(body, trailers, hold) => {
-                    let print = Meaning::new(&context.settings, policy, &parts, &body).current;
-                    let observed = &context.shared.observed;
-                    let finding = observed.see(id, print, caller.mark, policy.ttl);
-                    (finding, Body::whole(hold.keep(body), trailers))
-                }
-                Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),
-                Read::NoRoom(body) => (Some(MemoryBudget::refusal().code()), body),
-                Read::Late(body) => (Some(Refusal::BodyTimeout.code()), body),
-                Read::Broken(body) => (Some(Refusal::BodyBroken.code()), body),
+    let time_max = after(Instant::now(), policy.request_time_max);
+    let (finding, body) =
+        match read(body, policy.request_bytes_max, Some(time_max), context.hold()).await {
+            Read::Whole(body, trailers, hold) => {
+                let id = Id::of(&caller.scope, &key.digest());
+                let print = Meaning::new(&context.settings, policy, &parts, &body).current;
+                let finding = context.shared.observed.see(id, print, caller.mark, policy.ttl);
+                (finding, Body::whole(hold.keep(body), trailers))
             }
-        }
-    };
+            Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),
+            Read::NoRoom(body) => (Some(MemoryBudget::refusal().code()), body),
+            Read::Late(body) => (Some(Refusal::BodyTimeout.code()), body),
+            Read::Broken(body) => (Some(Refusal::BodyBroken.code()), body),
+        };
     if let Some(finding) = finding {
         context.report.observed(finding);
     }
-    let response = inner.call(Request::from_parts(parts, body)).await;
+    let response = inner.call(Request::from_parts(parts, B::inner(body))).await;
     answer.give(response.map(|response| response.map(Body::passed)));
 }

@@ -65,10 +65,11 @@ where
             Some(Ok(read)) => read,
         }
     };
+    let word = attempt.take_said();
     let said = parts
         .extensions
         .remove::<Said>()
-        .or_else(|| attempt.said())
+        .or(word)
         .or_else(|| said_by_header(context, &mut parts.headers));
     let status = parts.status;
     let location = parts.headers.get(header::LOCATION).cloned();

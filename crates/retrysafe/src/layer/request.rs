@@ -1,63 +1,23 @@
-//! What is asked, and is it ours to guard?
+//! What does a request ask for, and what does it mean?
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::request::Parts;
 use http::{HeaderName, Method, Uri, header};
-use retrysafe_core::engine::Prints;
-use retrysafe_core::fingerprint::{self, Fingerprint, Rules, RulesId};
-use retrysafe_core::key::{Key, KeyError};
+use retrysafe_core::fingerprint::{self, Fingerprint, Rules};
+use retrysafe_core::key::Key;
 use retrysafe_core::policy::{KeyRule, Policy};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::wire::{FIRST_SENT, method_overrides};
 use retrysafe_core::{record, retry};
 
-use super::attempt::Attempt;
-use super::settings::{PrintFn, Settings};
-
 /// By which the logs of all who handle a request know it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Whether a request is guarded.
-pub(super) enum Asked {
-    /// It is not covered, or was guarded further out: pass it on.
-    NotOurs,
-    /// It is covered and has no key, which the route permits: pass it on.
-    Unkeyed,
-    /// It is covered, and this is its key, or why it has none.
-    Keyed(Result<Key, Refusal>),
-}
-
-/// Judges a request by its head.
-pub(super) fn judge(settings: &Settings, policy: &Policy, parts: &Parts) -> Asked {
-    // Where two layers meet, the outer one guards: the inner one would find its lease.
-    if !covers(policy, parts) || parts.extensions.get::<Attempt>().is_some() {
-        return Asked::NotOurs;
-    }
-    let key = (settings.key)(parts, policy).and_then(|key| key.at_least(policy.key_chars_min));
-    match (key, policy.key) {
-        (Ok(key), _) => Asked::Keyed(Ok(key)),
-        (Err(KeyError::Missing), KeyRule::Required) => Asked::Keyed(Err(Refusal::KeyMissing)),
-        (Err(KeyError::Missing), KeyRule::Optional | KeyRule::Off) => Asked::Unkeyed,
-        (
-            Err(
-                error @ (KeyError::Repeated
-                | KeyError::Empty
-                | KeyError::TooLong
-                | KeyError::TooShort
-                | KeyError::Character
-                | KeyError::NotAString
-                | KeyError::NotAUuid),
-            ),
-            _,
-        ) => Asked::Keyed(Err(Refusal::KeyInvalid(error))),
-    }
-}
-
 /// Whether the policy covers the request's own method or one that it asks for by a header. Case
 /// does not count: some servers pass `post` on to handlers that take it for `POST`.
-fn covers(policy: &Policy, parts: &Parts) -> bool {
+pub(super) fn covers(policy: &Policy, parts: &Parts) -> bool {
     let covers_name = |name: &[u8]| {
         Method::from_bytes(&name.trim_ascii().to_ascii_uppercase())
             .is_ok_and(|method| policy.covers(&method))
@@ -156,46 +116,6 @@ pub(super) fn path(parts: &Parts) -> &str {
 pub(super) fn request_id(parts: &Parts, key: &Key) -> Option<Box<str>> {
     let text = parts.headers.get(REQUEST_ID)?.to_str().ok()?;
     record::request_id(text).filter(|_| text != key.as_str())
-}
-
-/// What a request means, under the rules of today and of former days.
-pub(super) struct Meaning<'a> {
-    pub settings: &'a Settings,
-    pub policy: &'a Policy,
-    pub parts: &'a Parts,
-    pub body: &'a [u8],
-    pub current: Fingerprint,
-}
-
-impl<'a> Meaning<'a> {
-    pub(super) fn new(
-        settings: &'a Settings,
-        policy: &'a Policy,
-        parts: &'a Parts,
-        body: &'a [u8],
-    ) -> Self {
-        let print: &PrintFn = &*settings.print;
-        let current = print(parts, body, &policy.fingerprint);
-        Self { settings, policy, parts, body, current }
-    }
-}
-
-impl Prints for Meaning<'_> {
-    fn current(&self) -> Fingerprint {
-        self.current
-    }
-
-    fn under(&self, scheme: u8, rules: RulesId) -> Option<Fingerprint> {
-        if (self.current.scheme(), self.current.rules()) == (scheme, rules) {
-            return Some(self.current);
-        }
-        self.policy
-            .former_fingerprints
-            .iter()
-            .filter(|former| former.id() == rules)
-            .map(|former| (self.settings.print)(self.parts, self.body, former))
-            .find(|print| print.scheme() == scheme)
-    }
 }
 
 #[cfg(test)]

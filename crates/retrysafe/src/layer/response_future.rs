@@ -43,6 +43,7 @@ pin_project_lite::pin_project! {
     {
         Passed { #[pin] future: F },
         Guarded { future: RunToCompletion<Answered<R, E>> },
+        Ready { answer: Option<Answered<R, E>> },
     }
 }
 
@@ -54,6 +55,11 @@ where
 {
     pub(super) fn passed(future: F) -> Self {
         Self { kind: Kind::Passed { future } }
+    }
+
+    /// An answer that is there already.
+    pub(super) fn ready(answer: Answered<R, E>) -> Self {
+        Self { kind: Kind::Ready { answer: Some(answer) } }
     }
 
     pub(super) fn guarded(future: RunToCompletion<Answered<R, E>>) -> Self {
@@ -73,6 +79,8 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
             KindNow::Guarded { future } => Pin::new(future).poll(context),
+            // It is given once; whoever asks a second time waits in vain, as after any future's end.
+            KindNow::Ready { answer } => answer.take().map_or(Poll::Pending, Poll::Ready),
             KindNow::Passed { future } => {
                 let response = ready!(future.poll(context));
                 Poll::Ready(response.map(|response| response.map(Body::passed)))

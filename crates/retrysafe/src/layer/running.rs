@@ -71,6 +71,19 @@ struct Table {
     elsewhere: HashMap<Id, usize>,
     /// When the renewer looks at the table next.
     next_look: Option<Instant>,
+    /// Owners whose records were decided over their heads, and who still run.
+    former: Vec<Attempt>,
+    /// A shutdown has given everything up: nothing starts any more.
+    is_given_up: bool,
+}
+
+/// Why an execution may not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotStarted {
+    /// The same request runs here without protection.
+    RunsUnprotected,
+    /// A shutdown has given everything up.
+    GivenUp,
 }
 
 #[derive(Debug)]
@@ -139,30 +152,37 @@ pub(super) struct Place {
 
 impl Running {
     /// Notes an execution whose lease is renewed when that is due. Says also whether that is earlier
-    /// than the renewer's next look. `None` while the same request runs here without protection.
+    /// than the renewer's next look.
+    ///
+    /// # Errors
+    ///
+    /// Why it may not start.
     pub(super) fn start(
         self: &Arc<Self>,
         attempt: &Attempt,
         due: Instant,
         order: RenewalOrder,
-    ) -> Option<(Run, bool)> {
+    ) -> Result<(Run, bool), NotStarted> {
         let id = attempt.id();
         let mut table = self.lock();
+        if table.is_given_up {
+            return Err(NotStarted::GivenUp);
+        }
         if table.here.get(&id).is_some_and(|entry| entry.by == Protection::ThisTable) {
-            return None;
+            return Err(NotStarted::RunsUnprotected);
         }
         let by = Protection::Record(attempt.fence());
         let mut entry = Entry::new(by);
         entry.renewal = Some((due, order));
         entry.attempt = Some(attempt.clone());
         let run = self.insert(&mut table, id, entry);
-        Some((run, table.is_earlier(due)))
+        Ok((run, table.is_earlier(due)))
     }
 
     /// Notes an execution that nothing else protects. `None` if the same request runs here already.
     pub(super) fn start_unprotected(self: &Arc<Self>, id: Id) -> Option<Run> {
         let mut table = self.lock();
-        if table.here.contains_key(&id) {
+        if table.is_given_up || table.here.contains_key(&id) {
             return None;
         }
         Some(self.insert(&mut table, id, Entry::new(Protection::ThisTable)))
@@ -170,8 +190,10 @@ impl Running {
 
     fn insert(self: &Arc<Self>, table: &mut Table, id: Id, entry: Entry) -> Run {
         let by = entry.by;
+        let mut former = table.here.insert(id, entry);
         // A former owner whose record was decided over its head may still be running.
-        wake(table.here.insert(id, entry));
+        table.former.extend(former.as_mut().and_then(|former| former.attempt.take()));
+        wake(former);
         metrics::gauge!(event::EXECUTING.name).increment(1.0);
         Run { running: Arc::clone(self), id, by }
     }
@@ -216,11 +238,13 @@ impl Running {
         flow
     }
 
-    /// Ends the waiting for every execution that the store protects.
+    /// Ends the waiting for every execution that the store protects, or has protected. None starts any
+    /// more.
     pub(super) fn give_up_all(&self) {
-        for attempt in self.lock().here.values().filter_map(|entry| entry.attempt.as_ref()) {
-            attempt.give_up();
-        }
+        let mut table = self.lock();
+        table.is_given_up = true;
+        let present = table.here.values().filter_map(|entry| entry.attempt.as_ref());
+        present.chain(&table.former).for_each(Attempt::give_up);
     }
 
     /// How long a request has been running here.
@@ -358,6 +382,9 @@ impl Drop for Run {
         let mut table = self.running.lock();
         let is_mine = table.here.get(&self.id).is_some_and(|entry| entry.by == self.by);
         let entry = if is_mine { table.here.remove(&self.id) } else { None };
+        if let (false, Protection::Record(fence)) = (is_mine, self.by) {
+            table.former.retain(|former| (former.id(), former.fence()) != (self.id, fence));
+        }
         drop(table);
         wake(entry);
     }
@@ -488,12 +515,29 @@ mod tests {
         let running = Arc::new(Running::default());
         let run = running.start_unprotected(id()).unwrap();
         assert!(running.start_unprotected(id()).is_none());
-        assert!(running.start(&attempt(1), Instant::now(), order(1)).is_none());
+        let started = running.start(&attempt(1), Instant::now(), order(1));
+        assert_eq!(started.map(drop), Err(NotStarted::RunsUnprotected));
         drop(run);
         let protected = start(&running, 1);
         assert!(running.start_unprotected(id()).is_none());
         drop(protected);
         assert!(running.start_unprotected(id()).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_reaches_former_owners_and_lets_nothing_start() {
+        let running = Arc::new(Running::default());
+        let (former, present) = (attempt(1), attempt(2));
+        let due = Instant::now() + Duration::from_secs(20);
+        let first = running.start(&former, due, order(1)).unwrap();
+        let second = running.start(&present, due, order(2)).unwrap();
+        running.give_up_all();
+        assert!(former.is_given_up() && present.is_given_up());
+        let third = running.start(&attempt(3), due, order(3));
+        assert_eq!(third.map(drop), Err(NotStarted::GivenUp));
+        drop((first, second));
+        assert!(running.start_unprotected(id()).is_none());
+        assert!(running.lock().former.is_empty() && running.lock().here.is_empty());
     }
 
     #[test]

@@ -24,6 +24,21 @@ pub(super) const ANY_ROUTE: &str = "*";
 const WAITERS: (usize, usize) = (256, 4_096);
 
 /// What a route's operator has decided, and what the route is called in metrics.
+///
+/// ```
+/// use std::sync::Arc;
+/// use retrysafe::core::Policy;
+/// use retrysafe::layer::{IdempotencyLayer, RoutePolicy};
+/// use retrysafe::stores::memory::MemoryStore;
+///
+/// let money = Arc::new(RoutePolicy::new("/payments", Policy::default().strict()));
+/// let rest = Arc::new(RoutePolicy::new("rest", Policy::default()));
+/// let layer = IdempotencyLayer::new(MemoryStore::default()).policy_by(move |parts| {
+///     let is_money = parts.uri.path().starts_with("/payments");
+///     Arc::clone(if is_money { &money } else { &rest })
+/// });
+/// # let _ = layer;
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutePolicy {
     /// What the route is called in records, metrics and logs. Never the request's path.
@@ -191,7 +206,22 @@ impl<S> super::IdempotencyLayer<S> {
         self.set(|settings| settings.print = Arc::new(print))
     }
 
-    /// How refusals are written, from the document that would have been sent.
+    /// How refusals are written, from what would have been sent: status, headers (the `Link` to the page
+    /// of the code among them) and document.
+    ///
+    /// ```
+    /// # use retrysafe::layer::IdempotencyLayer;
+    /// # use retrysafe::stores::memory::MemoryStore;
+    /// use http::HeaderValue;
+    ///
+    /// let layer = IdempotencyLayer::new(MemoryStore::default()).error_body(|refusal, mut problem| {
+    ///     problem.headers.insert("x-code", HeaderValue::from_static(refusal.code()));
+    ///     problem.body = format!("sorry: {}", refusal.code()).into_bytes();
+    ///     problem.content_type = "text/plain";
+    ///     problem
+    /// });
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn error_body(
         self,

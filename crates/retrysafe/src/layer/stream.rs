@@ -67,8 +67,11 @@ pub(super) async fn pass_on<S, R, E>(
     drop(answer);
     let mut body = Box::pin(body);
     let ended = pump(attempt, body.as_mut(), announced, &to_caller, &flow).await;
-    let (mut lease, settling) =
-        streaming.ended(context.policy(), context.now(), matches!(ended, Ended::Whole(_)));
+    let is_whole = matches!(ended, Ended::Whole(_));
+    let (mut lease, settling) = match attempt.take_said() {
+        Some(said) => streaming.said(context.policy(), context.now(), said),
+        None => streaming.ended(context.policy(), context.now(), is_whole),
+    };
     if let Some(ttl) = attempt.ttl() {
         lease.set_ttl(ttl);
     }

@@ -10,7 +10,8 @@ use retrysafe_core::event;
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Census, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError,
+    StoreErrorKind, Swapped,
 };
 use retrysafe_core::units::show_duration;
 
@@ -56,6 +57,18 @@ impl<S: Store> Store for TimeLimited<S> {
         write: Write,
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> {
         self.call("swap", StoreError::maybe_applied, self.store.swap(from, write))
+    }
+
+    fn load_unless(
+        &self,
+        id: Id,
+        version: u64,
+    ) -> impl Future<Output = Result<Stamped<LoadedUnless>, StoreError>> {
+        self.call("load", StoreError::not_applied, self.store.load_unless(id, version))
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        self.store.change_hint(id)
     }
 
     fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {

@@ -64,6 +64,18 @@ type Round = Arc<dyn Fn() -> Work + Send + Sync>;
 type NewRound<S> = Box<dyn FnOnce(Arc<Engine<TimeLimited<S>>>) -> Round + Send + Sync>;
 
 /// The tasks that keep a store tidy, before they are started.
+///
+/// ```
+/// # async fn example() {
+/// use std::time::Duration;
+/// use retrysafe::stores::memory::MemoryStore;
+/// use retrysafe::upkeep::{Tending, Upkeep};
+///
+/// let tending: Tending =
+///     Upkeep::new(MemoryStore::default()).sweep_every(Duration::from_secs(1)).start();
+/// tending.stop().await;
+/// # }
+/// ```
 pub struct Upkeep<S> {
     store: S,
     store_timeout: Duration,

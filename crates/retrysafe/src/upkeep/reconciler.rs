@@ -37,6 +37,25 @@ const LOOKUPS_AT_ONCE: usize = 8;
 const PAGE: usize = 256;
 
 /// Finds out what became of an unknown request.
+///
+/// ```
+/// use retrysafe::core::record::{Answer, Record};
+/// use retrysafe::upkeep::{Lookup, Reconciler};
+///
+/// struct AskProvider;
+///
+/// impl Reconciler for AskProvider {
+///     async fn lookup(&self, unknown: &Record) -> Lookup {
+///         // Ask by the key that the downstream call was made with.
+///         match ask(&format!("{}-charge", unknown.id)).await {
+///             Some(true) => Lookup::Executed(Answer::NotKept { status: None, location: None }),
+///             Some(false) => Lookup::NotFound,
+///             None => Lookup::Inconclusive("the provider does not answer".into()),
+///         }
+///     }
+/// }
+/// # async fn ask(_: &str) -> Option<bool> { None }
+/// ```
 pub trait Reconciler: Send + Sync + 'static {
     /// Asks whoever could know. A lookup that panics or takes too long is [`Lookup::Inconclusive`].
     fn lookup(&self, unknown: &Record) -> impl Future<Output = Lookup> + Send;

@@ -396,7 +396,7 @@ async fn a_request_that_runs_in_another_process_is_polled_for() {
     let first = tokio::spawn(crate::stage::send(address, stage.request("/slow", "k", "")));
     shop.began(1).await;
     let waiter = stage.begin(stage.request("/slow", "k", ""));
-    stage.store.asked(3, 0).await;
+    stage.store.asked(2, 0).await;
     shop.gate.add_permits(1);
     assert_eq!(first.await.unwrap().text(), "slow 1");
     assert!(must("polled", waiter).await.unwrap().is_replay());
@@ -455,6 +455,8 @@ async fn error_bodies_keys_scopes_and_fingerprints_can_be_ones_own() {
             .error_body(|refusal, mut problem| {
                 problem.body = format!("no: {}", refusal.code()).into_bytes();
                 problem.content_type = "text/plain";
+                problem.headers.remove("link");
+                problem.headers.insert("x-code", refusal.code().parse().unwrap());
                 problem
             })
     })
@@ -468,7 +470,10 @@ async fn error_bodies_keys_scopes_and_fingerprints_can_be_ones_own() {
         }
         stage.send(request.body(Body::from(body)).unwrap())
     };
-    assert_eq!(ask(Some("a"), None, "").await.text(), "no: idempotency_key_missing");
+    let missing = ask(Some("a"), None, "").await;
+    assert_eq!(missing.text(), "no: idempotency_key_missing");
+    assert_eq!(missing.header("x-code"), Some("idempotency_key_missing"));
+    assert_eq!(missing.header("link"), None, "whoever writes refusals owns all of their headers");
     assert_eq!(ask(None, Some("k"), "").await.text(), "no: scope_unsafe");
     assert_eq!(ask(Some("a"), Some("k"), "one").await.text(), "paid 1 for 3 bytes");
     assert_eq!(ask(Some("a"), Some("k"), "other").await.text(), "paid 1 for 3 bytes");

@@ -323,3 +323,81 @@ async fn a_handler_whose_client_has_left_still_has_the_requests_extensions() {
     let body = axum::body::to_bytes(replay.into_body(), 1 << 10).await.unwrap();
     assert_eq!(body, "7");
 }
+
+/// A duplicate used to begin anew at each look at a request that ran elsewhere: a write for nothing, and
+/// up to a second too late.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_run_elsewhere_begins_once_more_when_it_has_ended() {
+    let store = store();
+    let gate = Arc::new(Semaphore::new(0));
+    let process = || {
+        let policy = Policy { wait_max: Duration::from_secs(600), ..Policy::default() };
+        let layer = IdempotencyLayer::new(Arc::clone(&store)).policy(policy);
+        let held = Arc::clone(&gate);
+        let handler = move || async move { held.acquire().await.unwrap().forget() };
+        Router::new().route("/x", post(handler)).layer(layer)
+    };
+    let first = tokio::spawn(process().oneshot(request()));
+    store.asked(1, 0).await;
+    let other = process();
+    let duplicate = tokio::spawn(async move { ask(&other).await });
+    // Long enough for the pauses between two looks to have grown to their longest.
+    tokio::time::sleep(Duration::from_millis(10_500)).await;
+    assert_eq!(store.inserts(), 2, "each has begun once");
+    let ended = tokio::time::Instant::now();
+    gate.add_permits(1);
+    assert_eq!(told(first.await.unwrap().unwrap()).await.0, 200);
+    let waited = duplicate.await.unwrap();
+    assert!(waited.2, "{waited:?}");
+    assert_eq!(store.inserts(), 3);
+    assert_eq!(ended.elapsed(), Duration::ZERO, "the store's hint was heard");
+}
+
+/// A shutdown that has lost its patience used to wait for a store that did not answer, and for runs that
+/// nothing protects.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_gives_up_begins_and_unprotected_runs() {
+    let store = store();
+    let layer = IdempotencyLayer::new(Arc::clone(&store));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = move || async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<()>().await;
+    };
+    let app = Router::new().route("/x", post(handler.clone())).layer(layer.clone());
+    store.next(On::Insert, Fault::Hang);
+    let begun = tokio::spawn(async move { ask(&app).await });
+    store.asked(1, 0).await;
+    layer.drain().give_up(Duration::from_secs(1)).await.unwrap();
+    assert_eq!(begun.await.unwrap(), unavailable());
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+
+    let policy = Policy { on_store_error: OnStoreError::Open, ..Policy::default() };
+    let layer = IdempotencyLayer::new(Arc::clone(&store)).policy(policy);
+    let app = Router::new().route("/x", post(handler)).layer(layer.clone());
+    store.next(On::Insert, AWAY);
+    let unprotected = tokio::spawn(async move { ask(&app).await });
+    store.asked(2, 0).await;
+    must("the run", async {
+        while runs.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    layer.drain().give_up(Duration::from_secs(1)).await.unwrap();
+    assert_eq!(unprotected.await.unwrap().0, 504);
+}
+
+/// A begin that comes back after a shutdown has given everything up is not executed, and its key is free.
+#[tokio::test(start_paused = true)]
+async fn nothing_begins_once_a_shutdown_has_given_up() {
+    let store = store();
+    let layer = IdempotencyLayer::new(Arc::clone(&store));
+    let app = Router::new().route("/x", post(|| async {})).layer(layer.clone());
+    layer.drain().give_up(Duration::from_secs(1)).await.unwrap();
+    assert_eq!(ask(&app).await, unavailable());
+    let next_process = IdempotencyLayer::new(Arc::clone(&store));
+    let app = Router::new().route("/x", post(|| async {})).layer(next_process);
+    assert_eq!(ask(&app).await.0, 200);
+}

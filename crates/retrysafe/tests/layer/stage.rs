@@ -26,7 +26,7 @@ use retrysafe_core::policy::{Policy, Said};
 use retrysafe_core::record::{First, Record, Standing, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Filter, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    ChangeHint, Filter, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
 use retrysafe_core::time::Time;
 use tokio::net::{TcpListener, TcpStream};
@@ -156,6 +156,10 @@ impl Store for Faulty {
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
         self.call(On::Swap, self.inner.swap(from, write)).await
+    }
+
+    fn change_hint(&self, id: Id) -> Option<ChangeHint> {
+        self.inner.change_hint(id)
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {

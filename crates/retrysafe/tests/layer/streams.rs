@@ -18,7 +18,7 @@ use http_body_util::BodyExt as _;
 use retrysafe::layer::{Attempt, IdempotencyLayer};
 use retrysafe::stores::clock::{Clock, Hand};
 use retrysafe::stores::memory::MemoryStore;
-use retrysafe_core::policy::{OnServerError, Policy};
+use retrysafe_core::policy::{OnServerError, Policy, Said};
 use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::store::{Filter, Query, Store as _, StoreErrorKind};
 use retrysafe_core::time::Time;
@@ -50,10 +50,12 @@ struct Theatre {
     store: Arc<Faulty>,
     hand: Hand,
     pieces: Mutex<Option<mpsc::UnboundedSender<Piece>>>,
+    attempt: Arc<Mutex<Option<Attempt>>>,
 }
 
 #[derive(Clone)]
 struct Play {
+    attempt: Arc<Mutex<Option<Attempt>>>,
     media_type: &'static str,
     length: Option<usize>,
     pieces: Arc<Mutex<Option<Pieces>>>,
@@ -71,9 +73,11 @@ impl Theatre {
         let layer = IdempotencyLayer::new(Arc::clone(&store)).policy(policy);
         let (pieces, received) = mpsc::unbounded_channel();
         let pieces_to_come = Arc::new(Mutex::new(Some(Pieces(received))));
-        let play = Play { media_type, length, pieces: pieces_to_come };
+        let attempt = Arc::<Mutex<Option<Attempt>>>::default();
+        let play =
+            Play { attempt: Arc::clone(&attempt), media_type, length, pieces: pieces_to_come };
         let app = Router::new().route("/x", post(perform)).with_state(play).layer(layer.clone());
-        Self { app, layer, store, hand, pieces: Mutex::new(Some(pieces)) }
+        Self { app, layer, store, hand, pieces: Mutex::new(Some(pieces)), attempt }
     }
 
     async fn ask(&self) -> Response {
@@ -130,7 +134,8 @@ fn request() -> Request<Body> {
     head.header("authorization", "Bearer alice").body(Body::empty()).unwrap()
 }
 
-async fn perform(State(play): State<Play>) -> Response {
+async fn perform(attempt: Attempt, State(play): State<Play>) -> Response {
+    *play.attempt.lock().unwrap() = Some(attempt);
     let pieces = play.pieces.lock().unwrap().take().expect("it runs once");
     let body = Body::new(pieces);
     let head = Response::builder().status(StatusCode::CREATED).header("location", "/p/1");
@@ -220,7 +225,7 @@ async fn what_shows_the_end_of_a_stream_is_passed_on_after_the_end_is_durable() 
 async fn a_stream_flows_although_the_future_of_its_head_is_kept() {
     let (pieces, received) = mpsc::unbounded_channel();
     let received = Arc::new(Mutex::new(Some(Pieces(received))));
-    let handler = tower::service_fn(move |_: Request<retrysafe::layer::Body<Body>>| {
+    let handler = tower::service_fn(move |_: Request<Body>| {
         let body = received.lock().unwrap().take().expect("it runs once");
         let head = http::Response::builder().header("content-type", "text/event-stream");
         async move { Ok::<_, Infallible>(head.body(body).unwrap()) }
@@ -458,4 +463,28 @@ async fn an_answer_that_leaves_the_outcome_unknown_says_so_to_its_own_caller() {
         (response.status().as_u16(), &response.headers()["retrysafe-outcome"]),
         (500, &"unknown".parse().unwrap())
     );
+}
+
+/// What a handler said while its answer was on its way was not heard.
+#[tokio::test(start_paused = true)]
+async fn what_the_handler_says_during_a_stream_counts() {
+    for (said, standing) in [
+        (Said::Completed, Standing::Completed),
+        (Said::Retryable, Standing::FailedRetryable),
+        (Said::Unknown, Standing::Unknown),
+    ] {
+        for is_whole in [true, false] {
+            let theatre = Theatre::new(Policy::default(), "text/event-stream");
+            let mut body = theatre.ask().await.into_body();
+            theatre.say("one");
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+            theatre.attempt.lock().unwrap().as_ref().unwrap().say(said);
+            if !is_whole {
+                theatre.send(Err("it breaks off"));
+            }
+            theatre.end();
+            assert_eq!(body.frame().await.is_none(), is_whole);
+            theatre.until(standing).await;
+        }
+    }
 }

@@ -40,6 +40,20 @@ const CLAIMS_MAX: usize = 64;
 const ENTRY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// A folder of unfinished calls. Any number of processes may share it. Cheap to clone.
+///
+/// ```no_run
+/// # async fn example() -> std::io::Result<()> {
+/// use retrysafe::client::{Journal, Retries};
+///
+/// let journal = Journal::open("/var/lib/shop/calls")?;
+/// for pending in journal.pending().await?.pending {
+///     println!("left by a crash: {:?}", pending.key());
+/// }
+/// let retries = Retries::default().journal(journal);
+/// # let _ = retries;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Journal {
     folder: Arc<Path>,

@@ -54,7 +54,6 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::request::Parts;
 use retrysafe_core::Engine;
-use retrysafe_core::engine::NotSettled;
 use retrysafe_core::policy::{End, Policy, Said};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::{Outcome, Record, State as Stands};
@@ -185,7 +184,7 @@ impl Transactions {
         let (id, fence) = (attempt.id(), attempt.fence());
         match self.engine.settle_fenced_in(&mut tx, id, fence, attempt.ttl(), &outcome).await {
             Ok(_) => {}
-            Err(NotSettled::Lost | NotSettled::Store(_)) => {
+            Err(_) => {
                 return undone(tx, refused(&NOT_DONE, &self.policy), None).await;
             }
         }

@@ -143,15 +143,12 @@ impl Teller {
 
     /// There is no final answer.
     pub(super) fn failed(&self, error: &Error) {
-        let last = match error.ended().map(|ended| &ended.last) {
-            Some(Last::Answer(answer)) => {
-                let text = String::from_utf8_lossy(answer.body()).into_owned();
-                Some(text.chars().take(EXCERPT_CHARS_MAX).collect::<String>())
-            }
-            Some(Last::Error(_) | Last::TimedOut | Last::KeyTooOld | Last::AgeUnknown) | None => {
-                None
-            }
-        };
+        // Only an answer has a text of its own to show.
+        let mut last = None;
+        if let Some(Last::Answer(answer)) = error.ended().map(|ended| &ended.last) {
+            let text = String::from_utf8_lossy(answer.body()).into_owned();
+            last = Some(text.chars().take(EXCERPT_CHARS_MAX).collect::<String>());
+        }
         if !self.in_json {
             complain(&error.to_string());
             if let Some(last) = last {

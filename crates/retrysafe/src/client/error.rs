@@ -26,13 +26,12 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 ///     match error {
 ///         Error::OutcomeUnknown(_) => "It may have happened. Do not pay again; ask for its state.",
 ///         Error::GaveUp(_) => "It did not happen.",
-///         _ => "It was not sent.",
+///         Error::Refused(_) => "It was not sent.",
 ///     }
 /// }
 /// # let _ = tell;
 /// ```
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Error {
     /// The request may have been executed, and nobody knows. A journalled call stays in the
     /// journal until its receipt is acknowledged.

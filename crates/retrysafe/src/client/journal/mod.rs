@@ -46,7 +46,7 @@ const ENTRY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// use retrysafe::client::{Journal, Retries};
 ///
 /// let journal = Journal::open("/var/lib/shop/calls")?;
-/// for pending in journal.pending().await?.pending {
+/// for pending in journal.pending().await?.calls {
 ///     println!("left by a crash: {:?}", pending.key());
 /// }
 /// let retries = Retries::default().journal(journal);

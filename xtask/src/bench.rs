@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::{Error, cargo, counts, exit_of};
+use crate::{Error, cargo, exit_of};
 
 /// Name and what it measures. Each is a feature of `benches/`, so that it builds only its own baselines.
 const BENCHES: &[(&str, &str)] = &[
@@ -17,9 +17,6 @@ const BENCHES: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn run(arguments: &[&str]) -> Result<ExitCode, Error> {
-    if let ["counts", rest @ ..] = arguments {
-        return counts::run(rest);
-    }
     let Some((name, _)) =
         arguments.first().and_then(|asked| BENCHES.iter().find(|(name, _)| name == asked))
     else {
@@ -27,9 +24,6 @@ pub(crate) fn run(arguments: &[&str]) -> Result<ExitCode, Error> {
         for (name, about) in BENCHES {
             eprintln!("  {name:<14}{about}");
         }
-        eprintln!(
-            "  counts        what one request costs the gateway, counted and compared with the kept numbers"
-        );
         return Ok(ExitCode::FAILURE);
     };
     let manifest = ["run", "--quiet", "--release", "--manifest-path", "benches/Cargo.toml"];

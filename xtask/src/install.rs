@@ -13,7 +13,6 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("postgresql", &["/usr/lib/postgresql/*/bin/initdb"]),
     ("pgbouncer", &["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]),
     ("strace", &["/usr/bin/strace"]),
-    ("valgrind", &["/usr/bin/valgrind"]),
 ];
 
 /// Installs what is missing.

@@ -66,13 +66,6 @@ impl Running {
         Ok(running)
     }
 
-    /// Tells it to stop, and waits until it has ended well.
-    pub(crate) fn stop(mut self) -> Result<(), Error> {
-        run(Command::new("kill").args(["-TERM", &self.id().to_string()]))?;
-        let status = self.0.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("it ended with {status}").into()) }
-    }
-
     /// The number of its process.
     pub(crate) fn id(&self) -> u32 {
         self.0.id()

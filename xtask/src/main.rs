@@ -5,7 +5,6 @@
 
 mod bench;
 mod clients;
-mod counts;
 mod fuzz;
 mod install;
 mod local;
@@ -27,7 +26,6 @@ cargo xtask release-check           each feature alone, packages, licences: what
 cargo xtask mutants [NAME…]         shipped code broken on purpose: does anything notice? (an hour or two)
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
-cargo xtask bench counts [--keep]   instructions, allocations and system calls per request; fails if they rise by a tenth
 cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long
 cargo xtask fuzz wire SECONDS [SEED]   random bytes against the running gateway, from both sides
 cargo xtask clients                 the official Stripe SDKs through the gateway (npm and pip install them)

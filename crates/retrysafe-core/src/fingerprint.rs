@@ -150,9 +150,10 @@ pub struct Request<'a> {
 /// in its canonical form.
 ///
 /// ```
+/// use retrysafe_core::canonical::Pointer;
 /// use retrysafe_core::fingerprint::Rules;
 ///
-/// let rules = Rules::default().exclude("/sent_at".parse()?);
+/// let rules = Rules::default().exclude(Pointer::parse("/sent_at")?);
 /// assert_ne!(rules, Rules::default());
 /// # Ok::<(), retrysafe_core::canonical::PointerError>(())
 /// ```

@@ -479,8 +479,8 @@ impl Refusal {
         }
     }
 
-    /// Whole seconds, at least one: `Retry-After: 0` would invite a tight loop.
-    fn retry_after(&self) -> Option<u64> {
+    /// When to ask again, in whole seconds. At least one: `Retry-After: 0` would invite a tight loop.
+    pub fn retry_after(&self) -> Option<u64> {
         match self {
             Self::InProgress { retry_after }
             | Self::OutcomeUnknown { retry_after, .. }

@@ -137,10 +137,8 @@ faults! {
 impl Fault {
     /// The profile in which it is looked for: the reference, or the only one where it can show.
     pub const fn profile(self) -> Option<Profile> {
-        Some(match self {
-            Self::CacheGrants | Self::CacheOutlives => Profile::Cached,
-            _ => Profile::Durable,
-        })
+        let needs_cache = matches!(self, Self::CacheGrants | Self::CacheOutlives);
+        Some(if needs_cache { Profile::Cached } else { Profile::Durable })
     }
 
     /// Whether it changes what shipped code has decided: the machine, the engine, the policy or the

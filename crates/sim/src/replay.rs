@@ -211,14 +211,10 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>10} ms  ", self.at)?;
-        match &self.what {
-            What::Wrote(wrote) => {
-                let Wrote { key, by, act, standing, version, fence, .. } = wrote;
-                write!(f, "Wrote {{ key: {key}, {act:?} -> {standing:?}, version: {version}, ")?;
-                write!(f, "fence: {fence}, by: {:?} on gateway {}", by.role, by.gateway)?;
-                write!(f, ", clock: {}, until: {} }}", wrote.now, wrote.until)
-            }
-            what => write!(f, "{what:?}"),
-        }
+        let What::Wrote(wrote) = &self.what else { return write!(f, "{:?}", self.what) };
+        let Wrote { key, by, act, standing, version, fence, .. } = wrote;
+        write!(f, "Wrote {{ key: {key}, {act:?} -> {standing:?}, version: {version}, ")?;
+        write!(f, "fence: {fence}, by: {:?} on gateway {}", by.role, by.gateway)?;
+        write!(f, ", clock: {}, until: {} }}", wrote.now, wrote.until)
     }
 }

@@ -184,12 +184,11 @@ impl Checker {
         let key = wrote.key;
         let fence_max = self.keys.get(usize::from(key)).map(|key| key.fence_max).unwrap_or(0);
         self.require(wrote.fence > fence_max, I::S11, key);
-        let conn = match wrote.by.role {
-            Role::Begin { conn } => conn,
-            _ => {
-                self.violate(I::S9, Some(key));
-                NONE
-            }
+        let conn = if let Role::Begin { conn } = wrote.by.role {
+            conn
+        } else {
+            self.violate(I::S9, Some(key));
+            NONE
         };
         let waiting = |conn: &super::Conn| conn.known && !conn.answered && conn.key == key;
         if self.conns.iter().any(|conn| waiting(conn) && conn.gateway != wrote.by.gateway) {
@@ -270,7 +269,14 @@ impl Checker {
                     self.require(!sent, I::S14, key);
                 }
             }
-            _ => self.violate(I::S11, Some(key)),
+            Role::Begin { .. }
+            | Role::Sweeper
+            | Role::Reaper
+            | Role::Reader
+            | Role::Judge { .. }
+            | Role::Expirer
+            | Role::Opening
+            | Role::FailOver => self.violate(I::S11, Some(key)),
         }
         self.require(!is_decided(live.standing), I::S30, key);
         self.kept_for_its_time(wrote, live.generation);
@@ -318,7 +324,13 @@ impl Checker {
                     self.reach(Sometimes::LeaseEndsUnderOwner);
                 }
             }
-            _ => self.violate(I::S24, Some(key)),
+            Role::Withdraw
+            | Role::Owner { .. }
+            | Role::Reaper
+            | Role::Reader
+            | Role::Judge { .. }
+            | Role::Expirer
+            | Role::FailOver => self.violate(I::S24, Some(key)),
         }
     }
 

@@ -60,9 +60,10 @@ fn swap_in(state: &mut State, from: &Record, write: &Write, asker: &Asker, now: 
     let version = state.records.next();
     let record = write.onto(&current, now, version);
     let role = role_of(state, key, from, write, asker);
-    let print = match role {
-        Role::Begin { conn } => state.conn(conn).map_or(print, |conn| conn.print),
-        _ => print,
+    let print = if let Role::Begin { conn } = role {
+        state.conn(conn).map_or(print, |conn| conn.print)
+    } else {
+        print
     };
     let act = Act::of(write);
     if let (Act::Settled, Role::Owner { fence }) = (act, role) {

@@ -106,12 +106,10 @@ fn client(
     let retries = Retries::default()
         .patience(patience)
         .attempt_timeout(Duration::from_millis(attempt_ms))
-        .observe(move |notice| match notice {
+        .observe(move |notice| {
             // A call that gives up removes its file.
-            Notice::Heard { next: Next::GiveUp, .. } => {
-                stops.store(has_journal, Ordering::Release);
-            }
-            _ => stops.store(false, Ordering::Release),
+            let gives_up = matches!(notice, Notice::Heard { next: Next::GiveUp, .. });
+            stops.store(gives_up && has_journal, Ordering::Release);
         })
         .jitter(move || {
             let draw = of.with(|state| state.count(&[61, number.into()]));

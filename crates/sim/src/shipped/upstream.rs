@@ -339,11 +339,9 @@ fn errors(chance: &mut crate::chance::Chance) -> (u16, bool, SaidSo) {
 impl State {
     /// What the request of a fence means, by who began it.
     fn print_of(&self, key: u8, fence: u32) -> u8 {
-        let begun = self.log.iter().rev().find_map(|entry| match entry.what {
-            What::Sent { conn, key: of, fence: sent, .. } if of == key && sent == fence => {
-                Some(conn)
-            }
-            _ => None,
+        let begun = self.log.iter().rev().find_map(|entry| {
+            let What::Sent { conn, key: of, fence: sent, .. } = entry.what else { return None };
+            (of == key && sent == fence).then_some(conn)
         });
         begun.and_then(|conn| self.conns.get(usize::from(conn))).map_or(u8::MAX, |conn| conn.print)
     }

@@ -117,10 +117,8 @@ fn owner_of(state: &State, fence: u32, write: &Write) -> u32 {
 }
 
 fn body_of(write: &Write) -> u16 {
-    match &write.becomes {
-        Becomes::Completed(Answer::Kept(response)) => exec_of(&response.body),
-        _ => NONE,
-    }
+    let Becomes::Completed(Answer::Kept(response)) = &write.becomes else { return NONE };
+    exec_of(&response.body)
 }
 
 pub fn conn_of(request_id: Option<&str>) -> Option<u16> {

@@ -75,19 +75,7 @@ impl Gate {
 
     fn refuse(&self, conn: u16, refusal: &Refusal) {
         let Some((class, said)) = self.tables.refusals.of(refusal) else { return };
-        let wait = match refusal {
-            Refusal::InProgress { retry_after }
-            | Refusal::AnswerLate { retry_after }
-            | Refusal::OutcomeUnknown { retry_after, .. }
-            | Refusal::AnswerLost { retry_after, .. }
-            | Refusal::Panicked { retry_after }
-            | Refusal::NotDurable { retry_after }
-            | Refusal::StoreUnavailable { retry_after }
-            | Refusal::UpstreamUnreachable { retry_after } => {
-                retry_after.as_millis().div_ceil(1_000).clamp(1, 65_535) as u16
-            }
-            _ => 0,
-        };
+        let wait = refusal.retry_after().unwrap_or(0).min(65_535) as u16;
         let Said { status, code } = said;
         self.answer(conn, Reply { class, status, code, body: NONE, retry_after: wait });
     }

@@ -60,10 +60,8 @@ impl Handle {
         first: First,
     ) -> Result<Stamped<Inserted>, StoreError> {
         let Stamped { now, value } = self.ask(Request::Insert(first)).await?;
-        match value {
-            Response::Inserted(value) => Ok(Stamped { now, value }),
-            _ => Err(broken()),
-        }
+        let Response::Inserted(value) = value else { return Err(broken()) };
+        Ok(Stamped { now, value })
     }
 
     async fn insert_behind_cache(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
@@ -93,10 +91,8 @@ impl Store for Handle {
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
         let key = self.key(&id)?;
         let Stamped { now, value } = self.ask(Request::Load(key)).await?;
-        match value {
-            Response::Loaded(value) => Ok(Stamped { now, value }),
-            _ => Err(broken()),
-        }
+        let Response::Loaded(value) = value else { return Err(broken()) };
+        Ok(Stamped { now, value })
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
@@ -104,31 +100,23 @@ impl Store for Handle {
         drop(from);
         let (write, force) = mutant::write(self, write);
         let Stamped { now, value } = self.ask(Request::Swap { key, version, write, force }).await?;
-        match value {
-            Response::Swapped(value) => {
-                if let (Profile::Cached, Swapped::Done(record)) = (self.profile, &value) {
-                    self.sim.with(|world| world.fill_cache(key, record));
-                }
-                Ok(Stamped { now, value })
-            }
-            _ => Err(broken()),
+        let Response::Swapped(value) = value else { return Err(broken()) };
+        if let (Profile::Cached, Swapped::Done(record)) = (self.profile, &value) {
+            self.sim.with(|world| world.fill_cache(key, record));
         }
+        Ok(Stamped { now, value })
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
         let Stamped { now, value } = self.ask(Request::Scan(query)).await?;
-        match value {
-            Response::Scanned(value) => Ok(Stamped { now, value }),
-            _ => Err(broken()),
-        }
+        let Response::Scanned(value) = value else { return Err(broken()) };
+        Ok(Stamped { now, value })
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         let Stamped { now, value } = self.ask(Request::Reap { limit }).await?;
-        match value {
-            Response::Reaped(value) => Ok(Stamped { now, value }),
-            _ => Err(broken()),
-        }
+        let Response::Reaped(value) = value else { return Err(broken()) };
+        Ok(Stamped { now, value })
     }
 }
 

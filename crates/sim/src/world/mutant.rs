@@ -23,6 +23,7 @@ use crate::history::{Class, Role, What};
 use crate::museum::Fault;
 
 /// An insert as a faulty store client makes it.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all other faults lie elsewhere")]
 pub async fn insert(
     handle: &Handle,
     fault: Fault,
@@ -73,10 +74,8 @@ pub async fn insert(
 
 async fn put(handle: &Handle, first: First) -> Result<Stamped<Inserted>, StoreError> {
     let Stamped { now, value } = handle.ask(Request::Put(first)).await?;
-    match value {
-        Response::Inserted(value) => Ok(Stamped { now, value }),
-        _ => Err(broken()),
-    }
+    let Response::Inserted(value) = value else { return Err(broken()) };
+    Ok(Stamped { now, value })
 }
 
 /// A write as a faulty engine asks for it, and whether it ignores the version it read.

@@ -125,6 +125,7 @@ impl Refusals {
 impl Refusals {
     /// How a client sees a refusal, and what it is to the checker. None for those that no simulated
     /// gateway gives.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "others may refuse for many more reasons")]
     pub fn of(&self, refusal: &Refusal) -> Option<(Class, Said)> {
         Some(match refusal {
             Refusal::InProgress { .. } => (Class::InProgress, self.in_progress),

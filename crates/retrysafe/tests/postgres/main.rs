@@ -12,6 +12,7 @@
     reason = "a test fails by panicking, and says what it measured"
 )]
 
+mod audit;
 mod conformance;
 mod contract;
 mod faults;

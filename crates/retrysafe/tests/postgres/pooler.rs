@@ -7,8 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::kit::bench::Database;
+use crate::kit::cluster::Cluster;
+use crate::kit::load::{begin, completed};
 use crate::kit::pooler::Pooler;
 use retrysafe::core::conformance::Bench;
+use retrysafe::core::engine::{Begun, Engine};
 use retrysafe::stores::postgres::PostgresStore;
 
 /// A store behind pgbouncer in transaction mode.
@@ -48,6 +51,29 @@ impl Bench for Pooled {
 }
 
 retrysafe_core::conformance!(pgbouncer, Pooled);
+
+/// A name that another backend does not know, or knows as somebody else's statement, would be worse
+/// than slow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_are_prepared_by_name_only_where_nothing_pools() {
+    let server = Cluster::start(&[("log_min_duration_statement", "0")]);
+    let pooler = Pooler::start(server.port);
+    let calls = |log: &str, name: &str| {
+        let call = |line: &&str| line.contains(name) && line.contains("retrysafe.write_v");
+        log.lines().filter(call).count()
+    };
+    for (port, named, unnamed) in [(pooler.port, 0, 2), (server.port, 2, 0)] {
+        let before = server.log().len();
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+        let engine = Engine::new(PostgresStore::connect(&url).await.unwrap());
+        let key = format!("behind {port}");
+        let Ok(Begun::Execute(lease)) = begin(&engine, &key, 1).await else { panic!() };
+        engine.settle(lease, &completed("x")).await.unwrap();
+        let log = server.log().split_off(before);
+        let found = (calls(&log, "execute s"), calls(&log, "execute <unnamed>"));
+        assert_eq!(found, (named, unnamed), "{log}");
+    }
+}
 
 /// Set for the process that is to start a pooler and then to fail.
 const CHILD: &str = "RETRYSAFE_POOLER_CHILD";

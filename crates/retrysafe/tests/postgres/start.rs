@@ -132,6 +132,12 @@ async fn a_role_without_rights_of_its_own_serves_what_another_has_made() {
     let told = refusal(&low).await;
     assert!(told.contains("permission denied"), "{told}");
 
+    // Whoever may look at the schema may not make or drop its partitions.
+    sql(&url, &format!("GRANT USAGE ON SCHEMA retrysafe TO {role}")).await;
+    for call in ["SELECT retrysafe.make_days()", "SELECT retrysafe.drop_day(1)"] {
+        let denied = client(&low).await.batch_execute(call).await.unwrap_err();
+        assert_eq!(denied.code().map(|code| code.code()), Some("42501"), "{call}: {denied}");
+    }
     sql(&url, &grants.replace("TO app;", &format!("TO {role};"))).await;
     let engine = Engine::new(PostgresStore::connect(&low).await.unwrap());
     execute(&engine, "k").await;

@@ -161,3 +161,26 @@ async fn a_row_that_refers_to_a_record_survives_its_reaping() {
     assert_eq!(engine.reap(10).await.unwrap(), 1);
     assert_eq!(number(&url, "SELECT count(*) FROM payment WHERE record IS NULL").await, 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_above_read_committed_is_refused_and_told_why() {
+    let (url, pool, engine) = shop().await;
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let key = format!("settled at {level}");
+        let Ok(Begun::Execute(lease)) = begin(&engine, &key, 1).await else { panic!() };
+        let set = format!("SET TRANSACTION ISOLATION LEVEL {level}");
+        let mut tx = pool.begin().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(set.clone())).execute(&mut *tx).await.unwrap();
+        let told = begin_in(&engine, &mut tx, level, 2).await.unwrap_err().to_string();
+        assert!(told.contains(level) && told.contains("READ COMMITTED"), "{told}");
+        tx.rollback().await.unwrap();
+
+        let mut tx = pool.begin().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&mut *tx).await.unwrap();
+        let told = engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap_err();
+        let told = told.to_string();
+        assert!(told.contains(level) && told.contains("READ COMMITTED"), "{told}");
+        tx.rollback().await.unwrap();
+    }
+    assert_eq!(payments(&url).await, 0);
+}

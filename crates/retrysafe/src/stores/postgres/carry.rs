@@ -2,39 +2,41 @@
 //!
 //! | what came back | what it means | what is done |
 //! | --- | --- | --- |
-//! | rows and a commit | durable | answered |
+//! | a row for an id | written, and durable | answered |
+//! | no row for an id | surely not written | read, and answered by what is there; see `rival` |
 //! | an error of the server | rolled back, surely | each goes again by itself |
 //! | no answer | nobody knows | read back, then decided |
-//! | a commit with a warning | not on the standby, perhaps | `maybe applied`, and a barrier |
-//! | no row for a key | a rival was faster | goes again |
+//! | an answer with a warning | not on the standby, perhaps | `maybe applied`, and a barrier |
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
-use retrysafe_core::record::Record;
+use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
-use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind, Swapped};
+use retrysafe_core::store::{Inserted, LoadedUnless, Stamped, StoreError, StoreErrorKind, Swapped};
 use retrysafe_core::time::Time;
-use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
 
-use super::columns;
+use super::columns::{Begins, Changes};
 use super::connect::Fault;
-use super::job::{Ask, Job, Reply};
+use super::job::{Ask, Job, JobKind, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};
-use super::row::{Cells, Row};
-use super::settings::Expiry;
+use super::row::{Found, Loaded, Written, written};
+use super::statement::Statement;
 
 /// How often an operation that the server refuses for a passing reason goes again. Its caller's
 /// deadline usually ends it earlier.
 const REFUSALS_MAX: u32 = 8;
 
-/// What became of one transaction.
+/// How long an operation that goes alone may wait for a lock. It has met one before and goes again
+/// after a pause; meanwhile it must not hold up those behind it.
+const LOCK_ALONE_WITHIN: Duration = Duration::from_millis(5);
+
+/// What became of one statement that writes.
 enum Sent {
-    /// It is durable, and these are its rows.
-    Durable(Rows),
+    /// It is durable, and this is what it has written.
+    Durable(Written),
     /// It was rolled back.
     Refused(SqlState),
     /// Nobody knows.
@@ -45,20 +47,9 @@ enum Sent {
     Nonsense,
 }
 
-/// What was read of a record: when, its version, and the record or why it cannot be read.
-type Found = (Time, u64, Result<Box<Record>, String>);
-
-/// The rows of a batch by id.
-#[derive(Default)]
-pub(super) struct Rows {
-    now: Time,
-    done: HashMap<Id, (Time, u64)>,
-    found: HashMap<Id, Found>,
-}
-
 impl Lane {
     pub(super) async fn carry(&mut self, mut batch: Batch) {
-        if batch.jobs.iter().any(|job| matches!(job.ask, Ask::Load(_))) {
+        if batch.kind == JobKind::Load {
             return self.carry_loads(batch).await;
         }
         if batch.jobs.iter().any(|job| job.doubtful) && !self.read_back(&mut batch).await {
@@ -71,7 +62,7 @@ impl Lane {
         }
         self.free_followers(&mut batch);
         match self.send(&batch).await {
-            Sent::Durable(rows) => self.tell(batch, &rows),
+            Sent::Durable(written) => self.tell(batch, &written).await,
             Sent::Refused(code) => self.refused(batch, &code),
             Sent::Lost => {
                 // If the server ended a wait for the standby, what is read back may be nowhere else.
@@ -84,12 +75,11 @@ impl Lane {
             }
             Sent::Unreplicated => {
                 self.shared.barrier.raise();
-                let (jobs, followers) = (batch.jobs, batch.followers);
-                for job in jobs {
+                for job in batch.jobs {
                     job.answer(Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
                         .because("the wait for the synchronous standby was cancelled")));
                 }
-                self.requeue(followers.into_values().flatten());
+                self.requeue(batch.followers.into_values().flatten());
             }
             Sent::Nonsense => {
                 self.wire = None;
@@ -109,81 +99,82 @@ impl Lane {
         }
     }
 
-    /// One transaction for the whole batch, in one round trip: its statements are sent one behind the
-    /// other without waiting. If one fails the rest fail too, and the commit at the end is a rollback.
-    async fn send(&self, batch: &Batch) -> Sent {
+    /// One statement for the whole batch, and a transaction of its own: either all of it is written,
+    /// but for what is not as it was read, or nothing.
+    async fn send(&mut self, batch: &Batch) -> Sent {
         let Some(wire) = &self.wire else { return Sent::Lost };
-        let keep = self.shared.settings.expiry == Expiry::Keep;
-        let firsts = || {
-            batch.jobs.iter().filter_map(|job| match &job.ask {
-                Ask::Insert(first) => Some(&**first),
-                Ask::Swap(_) | Ask::Load(_) => None,
-            })
+        let settings = &self.shared.settings;
+        let lock_within = match batch.jobs.as_slice() {
+            [job] if job.alone => LOCK_ALONE_WITHIN,
+            _ => settings.lock_within(),
         };
-        let writes = || {
-            batch.jobs.iter().filter_map(|job| match &job.ask {
-                Ask::Swap(swap) => Some((&swap.0, &swap.1)),
-                Ask::Insert(_) | Ask::Load(_) => None,
-            })
-        };
-        let mut columns = columns::inserts(firsts(), keep);
-        columns.extend(columns::swaps(writes()));
-        let warned = wire.warned();
-        let transaction = async {
-            tokio::join!(
-                biased;
-                wire.client.batch_execute(&wire.begin),
-                wire.query(include_str!("sql/write.sql"), &columns),
-                wire.client.batch_execute("COMMIT"),
-            )
-        };
-        // The server ends a slow statement itself; this is for one that does not answer at all.
-        let patience = self.shared.settings.deadline + Duration::from_secs(1);
-        let Ok((begun, written, committed)) = tokio::time::timeout(patience, transaction).await
-        else {
-            return Sent::Lost;
-        };
-        let written = match (begun, written, committed) {
-            (Ok(()), Ok(written), Ok(())) => written,
-            (begun, written, committed) => {
-                return failed(begun.err(), written.err(), committed.err());
+        let (mut begins, mut changes) = (Begins::default(), Changes::default());
+        for job in &batch.jobs {
+            match &job.ask {
+                Ask::Insert(first) => begins.push(first),
+                Ask::Swap(swap) => changes.push(&swap.0, &swap.1),
+                Ask::Load(..) => {}
             }
+        }
+        let warned = wire.warned();
+        let asked = async {
+            match batch.kind {
+                JobKind::Change => wire.write(Statement::Change, lock_within, changes.columns()).await,
+                JobKind::Write | JobKind::Load => {
+                    let columns = begins.columns().into_iter().chain(changes.settles());
+                    wire.write(Statement::Write, lock_within, columns).await
+                }
+            }
+        };
+        let rows = match wire.within(settings.send_within(), asked).await {
+            Some(Ok(rows)) => rows,
+            Some(Err(error)) => {
+                return match Fault::of(&error) {
+                    Fault::Refused(code) => {
+                        if Fault::is_of_statement(&code) {
+                            self.wire = None;
+                        }
+                        Sent::Refused(code)
+                    }
+                    Fault::Lost => Sent::Lost,
+                };
+            }
+            None => return Sent::Lost,
         };
         if wire.warned() != warned {
             return Sent::Unreplicated;
         }
-        match Rows::read(written.iter()) {
-            Some(rows) => Sent::Durable(rows),
+        match written(rows.iter()) {
+            Some(written) => Sent::Durable(written),
             None => Sent::Nonsense,
         }
     }
 
-    fn tell(&mut self, batch: Batch, rows: &Rows) {
-        let Batch { jobs, mut followers } = batch;
-        for job in jobs {
-            let (id, is_insert) = (job.id(), matches!(job.ask, Ask::Insert(_)));
-            let answer = match job.doubtful {
-                // What it meets may be its own first sending.
-                true => rows.judged(&job.ask),
-                false => rows.answer(&job.ask),
+    async fn tell(&mut self, batch: Batch, written: &Written) {
+        let Batch { jobs, mut followers, .. } = batch;
+        let mut unwritten = Vec::new();
+        for mut job in jobs {
+            let Some((now, version)) = written.get(&job.id()) else {
+                unwritten.push(job);
+                continue;
             };
-            match answer {
-                Some(answer) => {
-                    for follower in followers.remove(&id).into_iter().flatten() {
-                        match answer.as_ref().ok().and_then(followed).filter(|_| is_insert) {
-                            Some(reply) => follower.answer(Ok(reply)),
-                            None => self.waiting.push_back(follower),
-                        }
-                    }
-                    job.answer(answer);
-                }
-                // Nothing was written for it: a rival held the record, or took it away between two
-                // looks at it.
-                None => {
-                    let followers = followers.remove(&id).into_iter().flatten();
-                    self.again(job);
-                    self.requeue(followers);
-                }
+            let followers = followers.remove(&job.id()).unwrap_or_default();
+            let reply = done(job.take_ask(), *now, *version);
+            self.tell_followers(followers, Some(&reply));
+            job.answer(Ok(reply));
+        }
+        if !unwritten.is_empty() {
+            self.tell_unwritten(unwritten, followers).await;
+        }
+    }
+
+    /// Answers inserts that came right behind another one of the same id, by what that one was told;
+    /// or sends them after it.
+    pub(super) fn tell_followers(&mut self, followers: Vec<Job>, reply: Option<&Reply>) {
+        for follower in followers {
+            match reply.and_then(followed) {
+                Some(reply) => follower.answer(Ok(reply)),
+                None => self.waiting.push_back(follower),
             }
         }
     }
@@ -191,19 +182,20 @@ impl Lane {
     fn refused(&mut self, batch: Batch, code: &SqlState) {
         let alone = batch.jobs.len() == 1;
         for job in batch.into_jobs() {
-            match alone && !Fault::is_passing(code) {
-                true => refuse(job, Fault::refusal(code)),
-                false => self.again_unless_last(job, || Fault::refusal(code)),
+            if job.alone && *code == SqlState::LOCK_NOT_AVAILABLE {
+                self.note_held(job.id());
+            }
+            if alone && !Fault::is_passing(code) {
+                refuse(job, Fault::refusal(code));
+            } else {
+                self.again_unless_last(job, || Fault::refusal(code));
             }
         }
     }
 
     /// What surely was not applied goes again, by itself.
-    fn again(&mut self, job: Job) {
-        self.again_unless_last(job, || {
-            StoreError::not_applied(StoreErrorKind::Unavailable)
-                .because("another transaction holds the record")
-        });
+    pub(super) fn again(&mut self, job: Job) {
+        self.again_unless_last(job, held_by_another);
     }
 
     fn again_unless_last(&mut self, mut job: Job, last: impl FnOnce() -> StoreError) {
@@ -238,9 +230,9 @@ impl Lane {
     /// is still to be done stays in the batch. False if that could not be found out.
     async fn read_back(&mut self, batch: &mut Batch) -> bool {
         let doubtful = batch.jobs.iter().filter(|job| job.doubtful && !job.is_abandoned());
-        let ids: Vec<Id> = doubtful.map(Job::id).collect();
-        let rows = match self.load(&ids).await {
-            Ok(rows) => rows,
+        let ids: Vec<(Id, Option<u64>)> = doubtful.map(|job| (job.id(), None)).collect();
+        let loaded = match self.load(&ids).await {
+            Ok(loaded) => loaded,
             Err(fault) => {
                 self.unread(std::mem::take(batch), fault);
                 return false;
@@ -251,11 +243,9 @@ impl Lane {
                 batch.jobs.push(job);
                 continue;
             }
-            let found = rows.found.get(&job.id());
-            let current = found.map(|(_, _, record)| record.as_deref().map_err(String::as_str));
-            match readback::judge(&job.ask, current, rows.now) {
+            match readback::judge(&job.ask, loaded.found.get(&job.id()), loaded.now) {
                 Verdict::Decided(reply) => job.answer(Ok(reply)),
-                Verdict::Damaged(what) => job.answer(Err(damaged(&what))),
+                Verdict::Damaged(what) => job.answer(Err(damaged(what))),
                 // Sending it again is safe, because only one of the two can win: an insert by its
                 // key, a swap by its version. If the first is still on its way, it loses.
                 Verdict::StillToDo => batch.jobs.push(job),
@@ -276,27 +266,31 @@ impl Lane {
     }
 
     async fn carry_loads(&mut self, batch: Batch) {
-        let ids: Vec<Id> = batch.jobs.iter().map(Job::id).collect();
-        let rows = match self.load(&ids).await {
-            Ok(rows) => rows,
+        let asked = batch.jobs.iter().map(|job| match job.ask {
+            Ask::Load(id, known) => (id, known),
+            Ask::Insert(_) | Ask::Swap(_) => (job.id(), None),
+        });
+        let ids: Vec<(Id, Option<u64>)> = asked.collect();
+        let mut loaded = match self.load(&ids).await {
+            Ok(loaded) => loaded,
             Err(fault) => return self.unread(batch, fault),
         };
+        let now = loaded.now;
         for job in batch.into_jobs() {
-            let answer = match rows.found.get(&job.id()) {
-                None => Ok(Reply::Loaded(Stamped { now: rows.now, value: None })),
-                Some((now, _, Ok(record))) => {
-                    let value = Some(Record::clone(record));
-                    Ok(Reply::Loaded(Stamped { now: *now, value }))
-                }
-                Some((_, _, Err(what))) => Err(damaged(what)),
+            // Each id is asked for once in a batch.
+            let answer = match loaded.found.remove(&job.id()) {
+                None => Ok(LoadedUnless::Changed(None)),
+                Some(Found::AsKnown) => Ok(LoadedUnless::AsKnown),
+                Some(Found::Record(record)) => Ok(LoadedUnless::Changed(Some(*record))),
+                Some(Found::Damaged(_, what)) => Err(damaged(what)),
             };
-            job.answer(answer);
+            job.answer(answer.map(|value| Reply::Loaded(Stamped { now, value })));
         }
     }
 
     /// A read changes nothing, so it may always go again; its caller's deadline ends it. One that the
     /// server refuses goes again after a pause, a few times.
-    fn unread(&mut self, batch: Batch, fault: Fault) {
+    pub(super) fn unread(&mut self, batch: Batch, fault: Fault) {
         match fault {
             Fault::Lost => {
                 self.wire = None;
@@ -306,21 +300,17 @@ impl Lane {
         }
     }
 
-    async fn load(&self, ids: &[Id]) -> Result<Rows, Fault> {
+    /// Reads records, each unless it is still of the version that is known.
+    pub(super) async fn load(&self, ids: &[(Id, Option<u64>)]) -> Result<Loaded, Fault> {
         let wire = self.wire.as_ref().ok_or(Fault::Lost)?;
-        let ids: Vec<&[u8]> = ids.iter().map(|id| &id.as_bytes()[..]).collect();
         let settings = &self.shared.settings;
-        let lock_ms = i32::try_from(settings.lock_within().as_millis()).unwrap_or(i32::MAX);
-        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&ids, Type::BYTEA_ARRAY), (&lock_ms, Type::INT4)];
-        let asked = wire.client.query_typed(include_str!("sql/load.sql"), &parameters);
-        match tokio::time::timeout(settings.deadline, asked).await {
-            Ok(Ok(rows)) => Rows::read(rows.iter()).ok_or(Fault::Lost),
-            Ok(Err(error)) => {
+        match wire.within(settings.deadline, wire.load(settings.lock_within(), ids)).await {
+            Some(Ok(rows)) => Loaded::read(rows.iter()).ok_or(Fault::Lost),
+            Some(Err(error)) => {
                 tracing::warn!(%error, "a read failed");
                 Err(Fault::of(&error))
             }
-            Err(_) => Err(Fault::Lost),
+            None => Err(Fault::Lost),
         }
     }
 }
@@ -331,73 +321,18 @@ impl Batch {
     }
 }
 
-impl Rows {
-    pub(super) fn read<'a, C: Cells + 'a>(rows: impl Iterator<Item = &'a C>) -> Option<Self> {
-        let mut read = Self::default();
-        for row in rows {
-            match Row::read(row)? {
-                Row::Clock(now) => read.now = now,
-                Row::Done { id, now, version } => {
-                    read.done.insert(id, (now, version));
-                }
-                Row::Found { id, now, version, record } => {
-                    let record = record.map_err(|error| error.to_string());
-                    read.found.insert(id, (now, version, record));
-                }
-            }
+/// What is told to whom a write was asked by and done.
+pub(super) fn done(ask: Ask, now: Time, version: u64) -> Reply {
+    match ask {
+        Ask::Insert(first) => {
+            let value = Inserted::New(First::into_record(*first, now, version));
+            Reply::Inserted(Stamped { now, value })
         }
-        Some(read)
-    }
-
-    /// What the rows say about a job that may have been applied before.
-    fn judged(&self, ask: &Ask) -> Option<Result<Reply, StoreError>> {
-        let (id, is_done) = (ask.id(), self.done.contains_key(&ask.id()));
-        let Some((now, _, found)) = self.found.get(&id).filter(|_| !is_done) else {
-            return self.answer(ask);
-        };
-        let current = found.as_deref().map_err(String::as_str);
-        match readback::judge(ask, Some(current), *now) {
-            Verdict::Decided(reply) => Some(Ok(reply)),
-            Verdict::Damaged(what) => Some(Err(damaged(&what))),
-            Verdict::StillToDo => None,
+        Ask::Swap(swap) => {
+            let (from, write): (Record, Write) = *swap;
+            Reply::Swapped(Stamped { now, value: Swapped::Done(write.over(from, now, version)) })
         }
-    }
-
-    /// What the rows say about one job; none if nothing was done and it is to be asked again.
-    pub(super) fn answer(&self, ask: &Ask) -> Option<Result<Reply, StoreError>> {
-        match ask {
-            Ask::Insert(first) => {
-                if let Some((now, version)) = self.done.get(&first.id) {
-                    let value = Inserted::New(first.record(*now, *version));
-                    return Some(Ok(Reply::Inserted(Stamped { now: *now, value })));
-                }
-                let (now, _, record) = self.found.get(&first.id)?;
-                Some(match record {
-                    Ok(record) => {
-                        let value = Inserted::Exists(Record::clone(record));
-                        Ok(Reply::Inserted(Stamped { now: *now, value }))
-                    }
-                    Err(what) => Err(damaged(what)),
-                })
-            }
-            Ask::Swap(swap) => {
-                let (from, write) = &**swap;
-                if let Some((now, version)) = self.done.get(&from.id) {
-                    let value = Swapped::Done(write.onto(from, *now, *version));
-                    return Some(Ok(Reply::Swapped(Stamped { now: *now, value })));
-                }
-                let lost = |now, current| {
-                    Some(Ok(Reply::Swapped(Stamped { now, value: Swapped::Lost(current) })))
-                };
-                match self.found.get(&from.id) {
-                    None => lost(self.now, None),
-                    Some((_, version, _)) if *version == from.version => None,
-                    Some((now, _, Ok(record))) => lost(*now, Some(Record::clone(record))),
-                    Some((_, _, Err(what))) => Some(Err(damaged(what))),
-                }
-            }
-            Ask::Load(_) => None,
-        }
+        Ask::Load(..) => Reply::Loaded(Stamped { now, value: LoadedUnless::AsKnown }),
     }
 }
 
@@ -415,34 +350,21 @@ fn followed(reply: &Reply) -> Option<Reply> {
     }
 }
 
-/// What became of a transaction of which some statement failed. It is surely rolled back if its one
-/// write was refused, or its commit; not if only its beginning was: the write then stood alone, and
-/// was committed by itself.
-fn failed(begun: Option<Error>, written: Option<Error>, committed: Option<Error>) -> Sent {
-    let fault = match (&begun, &written, &committed) {
-        (begun, Some(written), _) => match (Fault::of(written), begun) {
-            // "In a failed transaction" only echoes an earlier refusal.
-            (Fault::Refused(SqlState::IN_FAILED_SQL_TRANSACTION), Some(begun)) => Fault::of(begun),
-            (fault, _) => fault,
-        },
-        (None, None, Some(committed)) => Fault::of(committed),
-        (Some(_), None, _) | (None, None, None) => Fault::Lost,
-    };
-    match fault {
-        Fault::Refused(code) => Sent::Refused(code),
-        Fault::Lost => Sent::Lost,
-    }
-}
-
 /// Tells a job that it was refused, unless an earlier sending of it may yet be applied.
-fn refuse(job: Job, refusal: StoreError) {
+pub(super) fn refuse(job: Job, refusal: StoreError) {
     let doubtful = job.doubtful;
-    job.answer(Err(match doubtful {
-        true => StoreError::maybe_applied(refusal.kind()).because(refusal),
-        false => refusal,
+    job.answer(Err(if doubtful {
+        StoreError::maybe_applied(refusal.kind()).because(refusal)
+    } else {
+        refusal
     }));
 }
 
-pub(super) fn damaged(what: &str) -> StoreError {
-    StoreError::not_applied(StoreErrorKind::Damaged).because(what.to_owned())
+pub(super) fn held_by_another() -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Unavailable)
+        .because("another transaction holds the record")
+}
+
+pub(super) fn damaged(what: retrysafe_core::codec::DecodeError) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Damaged).because(what)
 }

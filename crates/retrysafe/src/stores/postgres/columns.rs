@@ -4,30 +4,29 @@
 //! again on the other side. The store's own connections and the application's transactions bind the
 //! same arrays.
 
-use retrysafe_core::fingerprint::Fingerprint;
-use retrysafe_core::key::KeyDigest;
+use http::header::LOCATION;
 use retrysafe_core::record::{
-    About, Answer, AnswerHead, Becomes, First, Happened, LateResult, Record, State, Write,
-    make_room,
+    Answer, First, Happened, LateResult, Record, Standing, Write, make_room,
 };
-use retrysafe_core::scope::{CredentialMark, Id, Scope};
 use tokio_postgres::types::{ToSql, Type};
 
-use super::row::{checksum, doubt_number, length_ms, moment_bytes, ms, print_bytes};
+use super::fields::{
+    Detail, STAMP_BYTES, first_request, header_lines, length_ms, ms, put_moments, put_next_moment,
+    record_request,
+};
+use super::next::Next;
+use super::seal::Content;
 
 /// A parameter of one of our statements.
 #[derive(Debug)]
 pub(super) enum Column {
     Bytes(Vec<Vec<u8>>),
     MaybeBytes(Vec<Option<Vec<u8>>>),
-    Texts(Vec<String>),
     MaybeTexts(Vec<Option<String>>),
     Numbers(Vec<i64>),
     MaybeNumbers(Vec<Option<i64>>),
     Shorts(Vec<i16>),
     MaybeShorts(Vec<Option<i16>>),
-    Flags(Vec<bool>),
-    OneFlag(bool),
 }
 
 impl Column {
@@ -36,144 +35,185 @@ impl Column {
         match self {
             Self::Bytes(values) => (values, Type::BYTEA_ARRAY),
             Self::MaybeBytes(values) => (values, Type::BYTEA_ARRAY),
-            Self::Texts(values) => (values, Type::TEXT_ARRAY),
             Self::MaybeTexts(values) => (values, Type::TEXT_ARRAY),
             Self::Numbers(values) => (values, Type::INT8_ARRAY),
             Self::MaybeNumbers(values) => (values, Type::INT8_ARRAY),
             Self::Shorts(values) => (values, Type::INT2_ARRAY),
             Self::MaybeShorts(values) => (values, Type::INT2_ARRAY),
-            Self::Flags(values) => (values, Type::BOOL_ARRAY),
-            Self::OneFlag(value) => (value, Type::BOOL),
         }
     }
 }
 
-/// What never changes about a record, one array per column.
-#[derive(Default)]
-struct Fixed {
+/// The begins of a batch, as `write_v1` and `begin_in_v1` take them.
+#[derive(Debug, Default)]
+pub(super) struct Begins {
     ids: Vec<Vec<u8>>,
-    scopes: Vec<Vec<u8>>,
-    keys: Vec<Vec<u8>>,
-    prints: Vec<Vec<u8>>,
-    methods: Vec<String>,
-    routes: Vec<String>,
-    paths: Vec<String>,
-    checksums: Vec<i64>,
+    requests: Vec<Vec<u8>>,
+    ttls: Vec<i64>,
+    leases: Vec<i64>,
+    details: Vec<Vec<u8>>,
+    timelines: Vec<Vec<u8>>,
+    sums: Vec<i64>,
 }
 
-impl Fixed {
-    fn push(
-        &mut self,
-        id: &Id,
-        scope: &Scope,
-        key: &KeyDigest,
-        print: &Fingerprint,
-        about: &About,
-    ) {
-        let print = print_bytes(print);
-        let (scope, key) = (scope.as_bytes(), key.as_bytes());
-        self.checksums.push(checksum(id, scope, key, &print, about));
-        self.ids.push(id.as_bytes().to_vec());
-        self.scopes.push(scope.to_vec());
-        self.keys.push(key.to_vec());
-        self.prints.push(print);
-        self.methods.push(about.method.to_string());
-        self.routes.push(about.route.to_string());
-        self.paths.push(about.path.to_string());
+impl Begins {
+    pub(super) fn push(&mut self, first: &First) {
+        let request = first_request(first);
+        let ttl_ms = length_ms(first.ttl);
+        let detail = Detail {
+            attempts: 1,
+            ttl_ms,
+            owner: Some(first.owner),
+            mark: first.mark,
+            ..Detail::default()
+        };
+        let detail = detail.bytes();
+        let mut timeline = Vec::with_capacity(16);
+        put_next_moment(&mut timeline, &Happened::Began(first.request_id.clone()));
+        let content = Content {
+            id: &first.id,
+            state: 0,
+            status: None,
+            request: &request,
+            detail: &detail,
+            timeline: &timeline,
+            headers: None,
+            body: None,
+        };
+        self.sums.push(content.sum());
+        self.ids.push(first.id.as_bytes().to_vec());
+        self.requests.push(request);
+        self.ttls.push(ttl_ms);
+        self.leases.push(length_ms(first.lease));
+        self.details.push(detail);
+        self.timelines.push(timeline);
     }
 
-    fn columns(self) -> [Column; 8] {
+    pub(super) fn columns(self) -> [Column; 7] {
         [
             Column::Bytes(self.ids),
-            Column::Bytes(self.scopes),
-            Column::Bytes(self.keys),
-            Column::Bytes(self.prints),
-            Column::Texts(self.methods),
-            Column::Texts(self.routes),
-            Column::Texts(self.paths),
-            Column::Numbers(self.checksums),
+            Column::Bytes(self.requests),
+            Column::Numbers(self.ttls),
+            Column::Numbers(self.leases),
+            Column::Bytes(self.details),
+            Column::Bytes(self.timelines),
+            Column::Numbers(self.sums),
         ]
     }
 }
 
-/// The parameters of `insert_v1`.
-pub(super) fn inserts<'a>(firsts: impl Iterator<Item = &'a First>, keep: bool) -> Vec<Column> {
-    let mut fixed = Fixed::default();
-    let (mut ttls, mut leases, mut owners) = (vec![], vec![], vec![]);
-    let (mut marks, mut begans) = (vec![], vec![]);
-    for first in firsts {
-        fixed.push(&first.id, &first.scope, &first.key, &first.fingerprint, &first.about);
-        ttls.push(length_ms(first.ttl));
-        leases.push(length_ms(first.lease));
-        owners.push(first.owner.cast_signed());
-        marks.push(first.mark.map(|mark| mark.as_bytes().to_vec()));
-        begans.push(Happened::Began(first.request_id.clone()).encode());
-    }
-    let changing = [
-        Column::Numbers(ttls),
-        Column::Numbers(leases),
-        Column::Numbers(owners),
-        Column::MaybeBytes(marks),
-        Column::Bytes(begans),
-        Column::OneFlag(keep),
-    ];
-    fixed.columns().into_iter().chain(changing).collect()
+/// Writes over records that were read, as `write_v1` and `change_v1` take them.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    ids: Vec<Vec<u8>>,
+    froms: Vec<i64>,
+    requests: Vec<Vec<u8>>,
+    created: Vec<i64>,
+    /// 0 for a new one.
+    fences: Vec<i64>,
+    states: Vec<i16>,
+    lengths: Vec<Option<i64>>,
+    details: Vec<Vec<u8>>,
+    timelines: Vec<Vec<u8>>,
+    statuses: Vec<Option<i16>>,
+    headers: Vec<Option<Vec<u8>>>,
+    bodies: Vec<Option<Vec<u8>>>,
+    sums: Vec<i64>,
+    sinces: Vec<Option<i64>>,
+    untils: Vec<Option<i64>>,
+    last_fences: Vec<Option<i64>>,
+    last_ats: Vec<Option<i64>>,
+    labels: Vec<Option<String>>,
 }
 
-/// The parameters of `swap_v1`.
-pub(super) fn swaps<'a>(writes: impl Iterator<Item = (&'a Record, &'a Write)>) -> Vec<Column> {
-    let mut fixed = Fixed::default();
-    let (mut created, mut froms, mut fences) = (vec![], vec![], vec![]);
-    let (mut new_fences, mut ttls) = (vec![], vec![]);
-    let (mut attempts, mut states, mut sinces, mut lengths) = (vec![], vec![], vec![], vec![]);
-    let (mut untils, mut owners, mut doubts, mut lookups) = (vec![], vec![], vec![], vec![]);
-    let (mut timelines, mut whats, mut labels) = (vec![], vec![], vec![]);
-    let (mut answers, mut marks, mut heads) = (vec![], vec![], vec![]);
-    for (from, write) in writes {
+impl Changes {
+    pub(super) fn push(&mut self, from: &Record, write: &Write) {
         let next = Next::of(from, write);
-        fixed.push(&from.id, &from.scope, &from.key, &from.fingerprint, &from.about);
-        created.push(ms(from.created_at));
-        froms.push(from.version.cast_signed());
-        fences.push(from.fence.0.cast_signed());
-        new_fences.push(write.new_fence);
-        ttls.push(length_ms(write.ttl.unwrap_or(from.ttl)));
-        attempts.push(next.attempts);
-        states.push(next.state);
-        sinces.push(next.since);
-        lengths.push(next.length);
-        untils.push(next.until);
-        owners.push(next.owner);
-        doubts.push(next.doubt);
-        lookups.push(next.lookups);
-        timelines.push(kept_moments(from, write));
-        whats.push(write.what.as_ref().map(Happened::encode));
-        labels.push(write.what.as_ref().map(label));
-        answers.push(next.answer.map(|answer| answer.encode(&from.id)));
-        marks.push(next.mark.map(|mark| mark.as_bytes().to_vec()));
-        heads.push(next.head.map(AnswerHead::encode));
+        let request = record_request(from);
+        let (timeline, last) = open_timeline(from, write);
+        let (status, headers, body) = next.answer.map_or((None, None, None), answer_columns);
+        let detail = next.detail().bytes();
+        let content = Content {
+            id: &from.id,
+            state: next.state,
+            status,
+            request: &request,
+            detail: &detail,
+            timeline: &timeline,
+            headers: headers.as_deref(),
+            body: body.as_deref(),
+        };
+        self.sums.push(content.sum());
+        self.ids.push(from.id.as_bytes().to_vec());
+        self.froms.push(from.version.cast_signed());
+        self.requests.push(request);
+        self.created.push(ms(from.created_at));
+        self.fences.push(if write.new_fence { 0 } else { from.fence.0.cast_signed() });
+        self.states.push(next.state);
+        self.lengths.push(next.length);
+        self.details.push(detail);
+        self.timelines.push(timeline);
+        self.statuses.push(status);
+        self.headers.push(headers);
+        self.bodies.push(body);
+        self.sinces.push(next.since);
+        self.untils.push(next.until);
+        self.last_fences.push(last.map(|(fence, _)| fence));
+        self.last_ats.push(last.map(|(_, at)| at));
+        self.labels.push(write.what.as_ref().filter(|what| is_told_at_once(what)).map(label));
     }
-    let changing = [
-        Column::Numbers(created),
-        Column::Numbers(froms),
-        Column::Numbers(fences),
-        Column::Flags(new_fences),
-        Column::Numbers(ttls),
-        Column::Numbers(attempts),
-        Column::Shorts(states),
-        Column::MaybeNumbers(sinces),
-        Column::MaybeNumbers(lengths),
-        Column::MaybeNumbers(untils),
-        Column::MaybeNumbers(owners),
-        Column::MaybeShorts(doubts),
-        Column::MaybeNumbers(lookups),
-        Column::Bytes(timelines),
-        Column::MaybeBytes(whats),
-        Column::MaybeTexts(labels),
-        Column::MaybeBytes(answers),
-        Column::MaybeBytes(marks),
-        Column::MaybeBytes(heads),
-    ];
-    fixed.columns().into_iter().chain(changing).collect()
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// For settles, and what else makes a state that begins now.
+    pub(super) fn settles(self) -> [Column; 13] {
+        let [settles @ .., _, _, _, _, _] = self.columns();
+        settles
+    }
+
+    /// For all writes.
+    pub(super) fn columns(self) -> [Column; 18] {
+        [
+            Column::Bytes(self.ids),
+            Column::Numbers(self.froms),
+            Column::Bytes(self.requests),
+            Column::Numbers(self.created),
+            Column::Numbers(self.fences),
+            Column::Shorts(self.states),
+            Column::MaybeNumbers(self.lengths),
+            Column::Bytes(self.details),
+            Column::Bytes(self.timelines),
+            Column::MaybeShorts(self.statuses),
+            Column::MaybeBytes(self.headers),
+            Column::MaybeBytes(self.bodies),
+            Column::Numbers(self.sums),
+            Column::MaybeNumbers(self.sinces),
+            Column::MaybeNumbers(self.untils),
+            Column::MaybeNumbers(self.last_fences),
+            Column::MaybeNumbers(self.last_ats),
+            Column::MaybeTexts(self.labels),
+        ]
+    }
+
+    /// For `mend_v1`: the unchanging part alone.
+    pub(super) fn unchanging(self) -> [Column; 4] {
+        [
+            Column::Bytes(self.ids),
+            Column::Numbers(self.froms),
+            Column::Bytes(self.requests),
+            Column::Numbers(self.created),
+        ]
+    }
+}
+
+/// Whether a write can go with the common ones: a settle by the owner, or a new attempt. Its state
+/// begins now, and its moment is no news for auditors.
+pub(super) fn is_common(from: &Record, write: &Write) -> bool {
+    let next = Next::of(from, write);
+    let begins_now = next.since.is_none() && next.until.is_none() && next.length.is_some();
+    begins_now && write.what.as_ref().is_some_and(|what| !is_told_at_once(what))
 }
 
 /// About how many bytes a write will send.
@@ -184,142 +224,55 @@ pub(super) fn size(from: &Record, write: &Write) -> usize {
     }
 }
 
-/// The state that [`Write::onto`] makes, with the times that only the server knows left open.
-#[derive(Default)]
-struct Next<'a> {
-    attempts: i64,
-    state: i16,
-    /// None is the moment of the write.
-    since: Option<i64>,
-    /// Counts from the moment of the write, up to `until`.
-    length: Option<i64>,
-    until: Option<i64>,
-    owner: Option<i64>,
-    doubt: Option<i16>,
-    lookups: Option<i64>,
-    answer: Option<&'a Answer>,
-    mark: Option<CredentialMark>,
-    head: Option<&'a AnswerHead>,
+/// The timeline without the fence and the time of its last moment, and those two unless the server
+/// fills them in.
+fn open_timeline(from: &Record, write: &Write) -> (Vec<u8>, Option<(i64, i64)>) {
+    let mut out = Vec::with_capacity(96);
+    let Some(what) = &write.what else {
+        put_moments(&mut out, &from.timeline);
+        out.truncate(out.len().saturating_sub(STAMP_BYTES));
+        let last = from.timeline.last();
+        return (out, last.map(|last| (last.fence.0.cast_signed(), ms(last.at))));
+    };
+    let mut kept = from.timeline.clone();
+    make_room(&mut kept, what);
+    put_moments(&mut out, &kept);
+    put_next_moment(&mut out, what);
+    (out, None)
 }
 
-impl<'a> Next<'a> {
-    fn of(from: &'a Record, write: &'a Write) -> Self {
-        let mark = match write.becomes {
-            Becomes::Begun { mark, .. } => mark,
-            Becomes::Same
-            | Becomes::Renewed { .. }
-            | Becomes::HeadKept { .. }
-            | Becomes::Completed(_)
-            | Becomes::FailedRetryable
-            | Becomes::Unknown(_)
-            | Becomes::LookedUp
-            | Becomes::Expired => from.mark,
-        };
-        Self { mark, ..Self::state_of(from, write) }
-    }
-
-    fn state_of(from: &'a Record, write: &'a Write) -> Self {
-        let attempts = i64::from(from.attempts);
-        let ttl = Some(length_ms(write.ttl.unwrap_or(from.ttl)));
-        let same = || Self { attempts, ..Self::same(&from.state) };
-        match (&write.becomes, &from.state) {
-            (Becomes::Begun { owner, lease, .. }, _) => Self {
-                attempts: i64::from(from.attempts.saturating_add(1)),
-                length: Some(length_ms(*lease)),
-                owner: Some(owner.cast_signed()),
-                ..Self::default()
-            },
-            (Becomes::Renewed { lease, lease_max }, State::InProgress { begun_at, .. }) => Self {
-                length: Some(length_ms(*lease)),
-                until: Some(ms(begun_at.plus(*lease_max))),
-                ..same()
-            },
-            (Becomes::HeadKept { head, lease, lease_max }, State::InProgress { begun_at, .. }) => {
-                Self {
-                    length: Some(length_ms(*lease)),
-                    until: Some(ms(begun_at.plus(*lease_max))),
-                    head: Some(head),
-                    ..same()
-                }
-            }
-            (Becomes::Completed(answer), _) => {
-                Self { attempts, state: 1, length: ttl, answer: Some(answer), ..Self::default() }
-            }
-            (Becomes::FailedRetryable, _) => {
-                Self { attempts, state: 2, length: ttl, ..Self::default() }
-            }
-            (Becomes::Unknown(doubt), from) => Self {
-                attempts,
-                state: 3,
-                doubt: Some(doubt_number(*doubt)),
-                lookups: Some(0),
-                owner: from.owner().map(u64::cast_signed),
-                head: from.head(),
-                ..Self::default()
-            },
-            (Becomes::LookedUp, State::Unknown { lookups, .. }) => {
-                Self { lookups: Some(i64::from(lookups.saturating_add(1))), ..same() }
-            }
-            (Becomes::Expired, State::Completed { .. } | State::FailedRetryable { .. }) => {
-                Self { length: Some(0), until: None, ..same() }
-            }
-            (
-                Becomes::Same
-                | Becomes::Renewed { .. }
-                | Becomes::HeadKept { .. }
-                | Becomes::LookedUp
-                | Becomes::Expired,
-                State::InProgress { .. }
-                | State::Completed { .. }
-                | State::FailedRetryable { .. }
-                | State::Unknown { .. },
-            ) => same(),
+/// Status, headers and body of an answer. Of one that was not kept, the location is its only header,
+/// and there is no body.
+fn answer_columns(answer: &Answer) -> (Option<i16>, Option<Vec<u8>>, Option<Vec<u8>>) {
+    let status = answer.status().map(|status| status.as_u16().cast_signed());
+    match answer {
+        Answer::Kept(response) => {
+            let headers = response.headers.iter().map(|(name, value)| (name, value));
+            (status, Some(header_lines(headers)), Some(response.body.to_vec()))
         }
-    }
-
-    fn same(state: &'a State) -> Self {
-        match state {
-            State::InProgress { owner, begun_at, lease_until, head } => Self {
-                state: 0,
-                since: Some(ms(*begun_at)),
-                until: Some(ms(*lease_until)),
-                owner: Some(owner.cast_signed()),
-                head: head.as_ref(),
-                ..Self::default()
-            },
-            State::Completed { answer, settled_at, expires_at } => Self {
-                state: 1,
-                since: Some(ms(*settled_at)),
-                until: Some(ms(*expires_at)),
-                answer: Some(answer),
-                ..Self::default()
-            },
-            State::FailedRetryable { settled_at, expires_at } => Self {
-                state: 2,
-                since: Some(ms(*settled_at)),
-                until: Some(ms(*expires_at)),
-                ..Self::default()
-            },
-            State::Unknown { since, doubt, lookups, owner, head } => Self {
-                state: 3,
-                since: Some(ms(*since)),
-                doubt: Some(doubt_number(*doubt)),
-                lookups: Some(i64::from(*lookups)),
-                owner: owner.map(u64::cast_signed),
-                head: head.as_ref(),
-                ..Self::default()
-            },
+        Answer::NotKept { location, .. } => {
+            let location = location.as_ref().map(|value| (&LOCATION, value));
+            (status, location.map(|header| header_lines(std::iter::once(header))), None)
         }
     }
 }
 
-/// The moments that stay when another one is added.
-fn kept_moments(from: &Record, write: &Write) -> Vec<u8> {
-    let mut moments = from.timeline.clone();
-    if let Some(what) = &write.what {
-        make_room(&mut moments, what);
+/// Whether auditors hear of it at once: doubts, verdicts, evidence, and what an operator did. All
+/// else they read in the timeline.
+fn is_told_at_once(what: &Happened) -> bool {
+    match what {
+        Happened::Began(_)
+        | Happened::LookedUp(_)
+        | Happened::Settled(
+            Standing::InProgress | Standing::Completed | Standing::FailedRetryable,
+            _,
+        ) => false,
+        Happened::Settled(Standing::Unknown, _)
+        | Happened::Doubted(_)
+        | Happened::LateResult(_)
+        | Happened::Resolved(..)
+        | Happened::Expired(_) => true,
     }
-    moment_bytes(&moments)
 }
 
 /// What happened, for people who read the table of transitions.
@@ -342,5 +295,6 @@ fn label(what: &Happened) -> String {
         }
         Happened::Expired(reason) => format!("expired: {reason}"),
     };
+    // PostgreSQL's text has no NUL.
     text.replace('\0', "\u{fffd}")
 }

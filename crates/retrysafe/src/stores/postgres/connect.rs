@@ -3,21 +3,24 @@
 //! Every connection is verified before it is used, the hundredth as strictly as the first: a server
 //! may have been restarted with other settings, restored from a copy, or demoted meanwhile. Nothing
 //! is left behind in a session, so that a pooler may hand every transaction to another backend: each
-//! transaction says anew how it waits and how it commits, and no statement is prepared by name.
+//! transaction says anew how it waits and how it commits.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use retrysafe_core::store::{StoreError, StoreErrorKind};
+use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
 
-use super::columns::Column;
+use super::backend::{Noting, Plain, ToldBackend};
 use super::settings::{Settings, Tls};
+use super::statement::Named;
 use super::tls;
 
 /// The oldest server whose functions we use: `ATTACH PARTITION` without a strong lock, timeouts per
@@ -117,10 +120,31 @@ pub(super) struct Wire {
     /// How many warnings the server has sent. There are none in what we do, except for one: "the
     /// wait for the standby was cancelled".
     pub(super) warnings: Arc<AtomicU64>,
-    /// What opens a transaction of ours.
+    /// What opens a transaction of several statements.
     pub(super) begin: String,
+    /// How a transaction commits.
+    pub(super) sync: &'static str,
     driver: tokio::task::AbortHandle,
+    /// How a request to cancel is sent.
+    connector: Connector,
+    /// Which backend we were told at the beginning.
+    told: ToldBackend,
+    /// Whether the backend is ours alone, so that statements may be prepared by name.
+    pub(super) is_direct: bool,
+    pub(super) named: Named,
 }
+
+/// How a connection is made.
+#[derive(Clone)]
+enum Connector {
+    /// Plain, over a socket of this machine that has no name to verify.
+    Unnoted,
+    Plain(Noting<Plain>),
+    Encrypted(Noting<tls::Connector>),
+}
+
+/// How long a cancelled statement may take to answer.
+const CANCEL_WITHIN: Duration = Duration::from_secs(1);
 
 impl Drop for Wire {
     fn drop(&mut self) {
@@ -133,14 +157,32 @@ impl Drop for Wire {
 impl Wire {
     /// Connects without asking what the server is. For migrations, which come before verification.
     pub(super) async fn open(settings: &Settings) -> Result<Self, ConnectError> {
+        let told = ToldBackend::default();
         let connect = async {
-            match &settings.tls {
-                Tls::Off => Self::start(settings, NoTls).await,
-                Tls::Verified(roots) => {
-                    let connector = tls::connector(roots.as_deref())?;
-                    Self::start(settings, connector).await
+            let connector = match &settings.tls {
+                Tls::Off if settings.is_named() => {
+                    Connector::Plain(Noting { inner: Plain, told: told.clone() })
                 }
-            }
+                Tls::Off => Connector::Unnoted,
+                Tls::Verified(roots) => {
+                    let inner = tls::connector(roots.as_deref())?;
+                    Connector::Encrypted(Noting { inner, told: told.clone() })
+                }
+            };
+            let config = &settings.config;
+            let mut wire = match &connector {
+                Connector::Unnoted => Self::start(config, NoTls).await?,
+                Connector::Plain(noting) => {
+                    // The driver hands its socket only to what it takes for encryption that begins
+                    // at once. Nothing is encrypted.
+                    let mut config = config.clone();
+                    config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
+                    Self::start(&config, noting.clone()).await?
+                }
+                Connector::Encrypted(noting) => Self::start(config, noting.clone()).await?,
+            };
+            (wire.connector, wire.told) = (connector, told);
+            Ok(wire)
         };
         match tokio::time::timeout(settings.connect_within, connect).await {
             Ok(wire) => wire,
@@ -154,36 +196,44 @@ impl Wire {
         identity: &Identity,
     ) -> Result<Self, ConnectError> {
         let mut wire = Self::open(settings).await?;
-        let check = wire.verify(settings, identity);
+        let check = wire.verify(identity);
         match tokio::time::timeout(settings.connect_within, check).await {
-            Ok(Ok(begin)) => wire.begin = begin,
+            Ok(Ok((sync, is_direct))) => {
+                wire.begin = settings.begin(sync);
+                (wire.sync, wire.is_direct) = (sync, is_direct);
+            }
             Ok(Err(refused)) => return Err(refused),
             Err(_) => return Err(ConnectError::silence()),
         }
         Ok(wire)
     }
 
-    async fn start<T>(settings: &Settings, tls: T) -> Result<Self, ConnectError>
+    async fn start<T>(config: &tokio_postgres::Config, tls: T) -> Result<Self, ConnectError>
     where
         T: MakeTlsConnect<Socket>,
         T::TlsConnect: TlsConnect<Socket>,
         T::Stream: Send + 'static,
     {
-        let (client, connection) = settings
-            .config
+        let (client, connection) = config
             .connect(tls)
             .await
             .map_err(|error| ConnectError::because("cannot connect to PostgreSQL", error))?;
         let warnings = Arc::new(AtomicU64::new(0));
         let driver = tokio::spawn(drive(connection, Arc::clone(&warnings))).abort_handle();
-        Ok(Self { client, warnings, begin: String::new(), driver })
+        Ok(Self {
+            client,
+            warnings,
+            begin: String::new(),
+            sync: "on",
+            driver,
+            connector: Connector::Unnoted,
+            told: ToldBackend::default(),
+            is_direct: false,
+            named: Named::default(),
+        })
     }
 
-    async fn verify(
-        &self,
-        settings: &Settings,
-        identity: &Identity,
-    ) -> Result<String, ConnectError> {
+    async fn verify(&self, identity: &Identity) -> Result<(&'static str, bool), ConnectError> {
         let asked = self.client.query_typed_one(include_str!("sql/server.sql"), &[]).await;
         let row = asked
             .map_err(|error| ConnectError::because("cannot ask the server's settings", error))?;
@@ -221,17 +271,34 @@ impl Wire {
         let timeline = row.try_get::<_, Option<&str>>(5).map_err(told)?;
         let timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0);
         identity.admit(row.try_get(4).map_err(told)?, timeline)?;
-        Ok(settings.begin(sync))
+        Ok((sync, self.told.is(row.try_get(7).map_err(told)?)))
     }
 
-    /// Runs one of our statements.
-    pub(super) async fn query(
+    /// Waits for an answer as long as this, and then has the server cancel the statement. None: the
+    /// server does not answer at all.
+    ///
+    /// The limit is kept here and not by the server: a statement cannot set its own, and a setting of
+    /// the session would be lost behind a pooler.
+    pub(super) async fn within<T>(
         &self,
-        sql: &str,
-        columns: &[Column],
-    ) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
-        let parameters: Vec<_> = columns.iter().map(Column::parameter).collect();
-        self.client.query_typed(sql, &parameters).await
+        patience: Duration,
+        asked: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Option<Result<T, tokio_postgres::Error>> {
+        let mut asked = pin!(asked);
+        if let Ok(answer) = tokio::time::timeout(patience, &mut asked).await {
+            return Some(answer);
+        }
+        let cancel = async {
+            let token = self.client.cancel_token();
+            match &self.connector {
+                Connector::Unnoted => token.cancel_query(NoTls).await,
+                Connector::Plain(noting) => token.cancel_query(noting.clone()).await,
+                Connector::Encrypted(noting) => token.cancel_query(noting.clone()).await,
+            }
+        };
+        // One that cannot be sent is as good as one that is not answered.
+        let answered = async { tokio::join!(cancel, asked).1 };
+        tokio::time::timeout(CANCEL_WITHIN, answered).await.ok()
     }
 
     pub(super) fn warned(&self) -> u64 {
@@ -318,6 +385,12 @@ impl Fault {
             SqlState::OBJECT_IN_USE,
         ]
         .contains(code)
+            || Self::is_of_statement(code)
+    }
+
+    /// Whether the connection does not know its prepared statements any more. Another one will.
+    pub(super) fn is_of_statement(code: &SqlState) -> bool {
+        [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED].contains(code)
     }
 
     /// The failure as a store tells it, when nothing was written.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
-use retrysafe_core::store::{Inserted, Stamped, StoreError, Swapped};
+use retrysafe_core::store::{Inserted, LoadedUnless, Stamped, StoreError, Swapped};
 use tokio::sync::oneshot;
 
 use super::columns;
@@ -19,7 +19,19 @@ use super::columns;
 pub(super) enum Ask {
     Insert(Box<First>),
     Swap(Box<(Record, Write)>),
-    Load(Id),
+    /// The record, unless it is still of this version.
+    Load(Id, Option<u64>),
+}
+
+/// Which statement carries it. A batch is of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum JobKind {
+    Load,
+    /// A begin, a settle or a new attempt: nearly all writes.
+    #[default]
+    Write,
+    /// Any other write.
+    Change,
 }
 
 /// What is answered.
@@ -27,7 +39,7 @@ pub(super) enum Ask {
 pub(super) enum Reply {
     Inserted(Stamped<Inserted>),
     Swapped(Stamped<Swapped>),
-    Loaded(Stamped<Option<Record>>),
+    Loaded(Stamped<LoadedUnless>),
 }
 
 #[derive(Debug)]
@@ -57,7 +69,7 @@ impl Ask {
         match self {
             Self::Insert(first) => first.id,
             Self::Swap(swap) => swap.0.id,
-            Self::Load(id) => *id,
+            Self::Load(id, _) => *id,
         }
     }
 }
@@ -106,12 +118,27 @@ impl Job {
         self.ask.id()
     }
 
+    pub(super) fn kind(&self) -> JobKind {
+        match &self.ask {
+            Ask::Insert(_) => JobKind::Write,
+            Ask::Swap(swap) if columns::is_common(&swap.0, &swap.1) => JobKind::Write,
+            Ask::Swap(_) => JobKind::Change,
+            Ask::Load(..) => JobKind::Load,
+        }
+    }
+
+    /// What was asked, for whoever answers it next.
+    pub(super) fn take_ask(&mut self) -> Ask {
+        let id = self.id();
+        std::mem::replace(&mut self.ask, Ask::Load(id, None))
+    }
+
     /// About how many bytes it sends.
     pub(super) fn size(&self) -> usize {
         match &self.ask {
             Ask::Insert(_) => 512,
             Ask::Swap(swap) => columns::size(&swap.0, &swap.1),
-            Ask::Load(_) => 32,
+            Ask::Load(..) => 40,
         }
     }
 

@@ -11,13 +11,13 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use retrysafe_core::scope::Id;
 use tokio::sync::mpsc;
 
 use super::connect::{Identity, RECONNECT_MAX, Wire};
-use super::job::{Ask, Job};
+use super::job::{Ask, Job, JobKind};
 use super::settings::Settings;
 
 /// The most operations in one batch. Larger ones gain little and make everybody in them wait longer.
@@ -70,11 +70,14 @@ pub(super) struct Lane {
     pub(super) wire: Option<Wire>,
     /// Jobs taken from the queue that did not fit into a batch.
     pub(super) waiting: VecDeque<Job>,
+    /// Ids that a transaction of the application was seen to hold, and when.
+    pub(super) held: HashMap<Id, Instant>,
 }
 
 /// Jobs that go out together.
 #[derive(Default)]
 pub(super) struct Batch {
+    pub(super) kind: JobKind,
     /// One per id, sorted.
     pub(super) jobs: Vec<Job>,
     /// Inserts of an id that is in the batch already: they find what the first of them leaves.
@@ -86,7 +89,8 @@ impl Lane {
     pub(super) fn start(shared: Arc<Shared>, wire: Wire) -> mpsc::Sender<Job> {
         let (sender, queue) = mpsc::channel(QUEUE_MAX);
         let back = sender.downgrade();
-        let lane = Self { shared, queue, back, wire: Some(wire), waiting: VecDeque::new() };
+        let waiting = VecDeque::new();
+        let lane = Self { shared, queue, back, wire: Some(wire), waiting, held: HashMap::new() };
         tokio::spawn(lane.run());
         sender
     }
@@ -121,15 +125,18 @@ impl Lane {
         let mut batch = Batch::default();
         let (mut ids, mut inserts, mut bytes) = (HashSet::new(), HashSet::new(), 0);
         let mut left = VecDeque::new();
-        for job in self.waiting.drain(..) {
+        for mut job in std::mem::take(&mut self.waiting) {
             if job.is_abandoned() {
                 continue;
             }
             let id = job.id();
-            let goes_alone = batch.jobs.first().is_some_and(|first| first.alone);
             let is_insert = matches!(job.ask, Ask::Insert(_));
+            job.alone = job.alone || is_insert && self.is_held(&id);
+            let goes_alone = batch.jobs.first().is_some_and(|first| first.alone);
             if batch.jobs.is_empty() {
-                (bytes, _) = (job.size(), ids.insert(id));
+                batch.kind = job.kind();
+                bytes = job.size();
+                ids.insert(id);
                 if is_insert && !job.alone {
                     inserts.insert(id);
                 }
@@ -140,8 +147,12 @@ impl Lane {
                 left.push_back(job);
             } else if is_insert && inserts.contains(&id) {
                 batch.followers.entry(id).or_default().push(job);
-            } else if !ids.insert(id) || bytes + job.size() > BATCH_BYTES_MAX {
+            } else if job.kind() != batch.kind
+                || !ids.insert(id)
+                || bytes + job.size() > BATCH_BYTES_MAX
+            {
                 // What comes later for this id must stay behind what stays here.
+                ids.insert(id);
                 inserts.remove(&id);
                 left.push_back(job);
             } else {

@@ -38,17 +38,23 @@
 //! look like a success, and it sends a statement, its parameters and the commit without waiting in
 //! between and without a named statement.
 
+mod backend;
 mod carry;
 mod columns;
 mod connect;
+mod fields;
 mod hint;
 mod job;
 mod lane;
 mod migrate;
+mod next;
 mod readback;
+mod rival;
 mod row;
+mod seal;
 mod settings;
 mod sights;
+mod statement;
 mod tls;
 #[cfg(feature = "sqlx")]
 pub mod tx;
@@ -67,9 +73,10 @@ use lane::{Barrier, Lane, Shared};
 use retrysafe_core::record::{First, Record, Standing, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Census, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
 };
 use settings::Settings;
+use sights::SweepFloor;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -96,9 +103,7 @@ struct Inner {
     /// For probes, which must not wait behind a scan.
     probe: Mutex<Option<Wire>>,
     hint: Hint,
-    /// For which lengths of life, in days, partitions were made ahead, and when.
-    #[cfg(feature = "sqlx")]
-    prepared: Mutex<std::collections::HashMap<u64, std::time::Instant>>,
+    sweep_floor: SweepFloor,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -149,8 +154,7 @@ impl PostgresStore {
             upkeep: Mutex::new(None),
             probe: Mutex::new(None),
             hint: Hint::default(),
-            #[cfg(feature = "sqlx")]
-            prepared: Mutex::default(),
+            sweep_floor: SweepFloor::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -160,6 +164,17 @@ impl PostgresStore {
     #[cfg_attr(not(all(feature = "axum", feature = "sqlx")), allow(dead_code))]
     pub(crate) fn raise_barrier(&self) {
         self.inner.shared.barrier.raise();
+    }
+
+    async fn read(
+        &self,
+        id: Id,
+        known: Option<u64>,
+    ) -> Result<Stamped<LoadedUnless>, StoreError> {
+        match self.ask(&self.inner.reader, Ask::Load(id, known)).await? {
+            Reply::Loaded(answer) => Ok(answer),
+            Reply::Inserted(_) | Reply::Swapped(_) => Err(broken()),
+        }
     }
 
     fn writer(&self, id: &Id) -> &mpsc::Sender<Job> {
@@ -175,7 +190,7 @@ impl PostgresStore {
     async fn ask(&self, lane: &mpsc::Sender<Job>, ask: Ask) -> Result<Reply, StoreError> {
         let deadline = Instant::now() + self.inner.shared.settings.deadline;
         let (ticket, (reply, answer)) = (Arc::new(Ticket::default()), oneshot::channel());
-        let is_read = matches!(ask, Ask::Load(_));
+        let is_read = matches!(ask, Ask::Load(..));
         let job = Job::new(ask, Arc::clone(&ticket), reply);
         let late = || StoreError::not_applied(StoreErrorKind::Unavailable).because("too slow");
         match tokio::time::timeout_at(deadline, lane.send(job)).await {
@@ -196,7 +211,6 @@ impl PostgresStore {
 
 impl Store for PostgresStore {
     async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
-        let first = row::storable(first);
         let id = first.id;
         if self.inner.hint.is_likely_settled(&id) {
             let Stamped { now, value } = self.load(id).await?;
@@ -216,10 +230,15 @@ impl Store for PostgresStore {
     }
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        match self.ask(&self.inner.reader, Ask::Load(id)).await? {
-            Reply::Loaded(answer) => Ok(answer),
-            Reply::Inserted(_) | Reply::Swapped(_) => Err(broken()),
+        let Stamped { now, value } = self.read(id, None).await?;
+        match value {
+            LoadedUnless::Changed(value) => Ok(Stamped { now, value }),
+            LoadedUnless::AsKnown => Err(broken()),
         }
+    }
+
+    async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
+        self.read(id, Some(version)).await
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {

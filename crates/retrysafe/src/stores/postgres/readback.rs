@@ -4,11 +4,13 @@
 //! decides: an insert is recognised by its owner's random number, a swap by being exactly what it
 //! would have made of the record that it was read from.
 
+use retrysafe_core::codec::DecodeError;
 use retrysafe_core::record::{Record, State, Write};
 use retrysafe_core::store::{Inserted, Stamped, Swapped};
 use retrysafe_core::time::Time;
 
 use super::job::{Ask, Reply};
+use super::row::Found;
 
 /// What a look at the record says about a write in doubt.
 #[derive(Debug)]
@@ -19,14 +21,16 @@ pub(super) enum Verdict {
     /// The record is as it was before the write: the write may go again.
     StillToDo,
     /// What is there cannot be read.
-    Damaged(String),
+    Damaged(DecodeError),
 }
 
 /// Judges a write in doubt by the record that is there now, if there is one.
-pub(super) fn judge(ask: &Ask, current: Option<Result<&Record, &str>>, now: Time) -> Verdict {
-    let current = match current {
-        Some(Ok(record)) => Some(record),
-        Some(Err(what)) => return Verdict::Damaged(what.to_owned()),
+pub(super) fn judge(ask: &Ask, found: Option<&Found>, now: Time) -> Verdict {
+    let current = match found {
+        Some(Found::Record(record)) => Some(&**record),
+        Some(Found::Damaged(_, what)) => return Verdict::Damaged(*what),
+        // Only a load says what it knows, and it changes nothing.
+        Some(Found::AsKnown) => return Verdict::StillToDo,
         None => None,
     };
     match ask {
@@ -52,7 +56,7 @@ pub(super) fn judge(ask: &Ask, current: Option<Result<&Record, &str>>, now: Time
             };
             Verdict::Decided(Reply::Swapped(Stamped { now, value }))
         }
-        Ask::Load(_) => Verdict::StillToDo,
+        Ask::Load(..) => Verdict::StillToDo,
     }
 }
 

@@ -200,10 +200,21 @@ impl Settings {
         (self.deadline / 2).max(Duration::from_millis(20))
     }
 
-    /// How long a statement may wait for a lock. Nothing of ours holds one longer than it takes to
-    /// flush; a statement that waits longer than this waits for somebody else's transaction.
+    /// How long a batch may wait for a lock. Nothing of ours holds one longer than it takes to flush;
+    /// a batch that waits longer than this waits for somebody else's transaction, and everybody in it
+    /// does.
     pub(super) fn lock_within(&self) -> Duration {
-        (self.deadline / 4).max(Duration::from_millis(10))
+        (self.deadline / 40).clamp(Duration::from_millis(10), Duration::from_millis(250))
+    }
+}
+
+impl Settings {
+    /// Whether every host has a name.
+    pub(super) fn is_named(&self) -> bool {
+        self.config.get_hosts().iter().all(|host| match host {
+            Host::Tcp(_) => true,
+            Host::Unix(_) => false,
+        })
     }
 }
 

@@ -4,12 +4,16 @@
 //! are NULL. The server plans each statement with its values, so a condition that is not set costs
 //! nothing and one on the state finds its index.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use retrysafe_core::record::Happened;
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Census, Cursor, Filter, Page, Query, Stamped, StoreError};
 use tokio_postgres::types::{ToSql, Type};
 
-use super::row::{Cells as _, Row, ms, time};
+use super::fields::{field, ms, time};
+use super::row::{Cells as _, Row};
 use super::{PostgresStore, broken, standing_number};
 
 /// How many records one page looks at, where it looks for what no index knows: some tenths of a
@@ -23,9 +27,11 @@ const PAGE_BYTES_MAX: i64 = 16 << 20;
 struct Conditions {
     standing: Option<i16>,
     lease_over: bool,
+    /// Leases that ended before are not looked for.
+    leases_after: i64,
     scope: Option<Vec<u8>>,
-    route: Option<String>,
-    path: Option<String>,
+    route: Option<Vec<u8>>,
+    path: Option<Vec<u8>>,
     key: Option<Vec<u8>>,
     created_before: Option<i64>,
     id_low: Option<Vec<u8>>,
@@ -46,9 +52,10 @@ impl Conditions {
         Self {
             standing: filter.standing.map(standing_number),
             lease_over: filter.lease_over,
-            scope: filter.scope.as_ref().map(|scope| scope.as_bytes().to_vec()),
-            route: filter.route.as_deref().map(Into::into),
-            path: filter.path.as_deref().map(Into::into),
+            leases_after: i64::MIN,
+            scope: filter.scope.as_ref().map(|scope| field(scope.as_bytes())),
+            route: filter.route.as_deref().map(|route| field(route.as_bytes())),
+            path: filter.path.as_deref().map(|path| field(path.as_bytes())),
             key: filter.key.as_ref().map(|key| key.as_bytes().to_vec()),
             created_before: filter.created_before.map(ms),
             id_low: filter.id.map(|id| id.low().to_vec()),
@@ -62,13 +69,14 @@ impl Conditions {
     }
 
     /// From the third parameter on, in the order of `scan.sql` and `latest.sql`.
-    fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 14] {
+    fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 15] {
         [
             (&self.standing, Type::INT2),
             (&self.lease_over, Type::BOOL),
+            (&self.leases_after, Type::INT8),
             (&self.scope, Type::BYTEA),
-            (&self.route, Type::TEXT),
-            (&self.path, Type::TEXT),
+            (&self.route, Type::BYTEA),
+            (&self.path, Type::BYTEA),
             (&self.key, Type::BYTEA),
             (&self.created_before, Type::INT8),
             (&self.id_low, Type::BYTEA),
@@ -92,9 +100,18 @@ impl PostgresStore {
             (Some(_), Some(_)) | (None, _) => None,
         };
         conditions.id_high = conditions.id_high.or_else(|| end.clone());
+        let floor = &self.inner.sweep_floor;
+        if query.filter.lease_over {
+            conditions.leases_after = floor.get();
+        }
         let from = (&after as &(dyn ToSql + Sync), Type::BYTEA);
         let (mut answer, is_whole) =
             self.read_page(include_str!("sql/scan.sql"), from, &query, &conditions).await?;
+        let is_sweep = query.filter == Filter { lease_over: true, ..Filter::default() };
+        if is_sweep && is_whole && query.after.is_none() {
+            let first = answer.first_lease.map(|ended| ended.saturating_sub(1));
+            floor.set(first.unwrap_or_else(|| ms(answer.page.now)));
+        }
         let last = answer.last_id.map(|id| id.as_bytes().to_vec());
         answer.page.value.next = if is_whole { end } else { last }.map(Cursor);
         Ok(answer.page)
@@ -138,23 +155,24 @@ impl PostgresStore {
             self.with_wire(async |wire| wire.client.query_typed(sql, &parameters).await).await?;
         let (mut page, mut now, mut matched) = (Page::default(), None, 0);
         let (mut last_id, mut last_version) = (None::<Id>, None::<u64>);
-        let mut returned = 0;
+        let (mut returned, mut first_lease) = (0, None::<i64>);
         for row in &rows {
             match Row::read(row) {
                 Some(Row::Clock(read)) => {
                     now = Some(read);
-                    matched = row.number(3).unwrap_or(0);
+                    matched = row.number(2).unwrap_or(0);
                 }
-                Some(Row::Found { id, version, record, .. }) => {
+                Some(Row::Found { id, version, record }) => {
                     returned += 1;
                     last_id = last_id.max(Some(id));
+                    first_lease = first_lease.into_iter().chain(row.number(5)).min();
                     last_version = Some(last_version.map_or(version, |last| last.min(version)));
                     match record {
                         Ok(record) => page.records.push(*record),
                         Err(_) => page.damaged.push(id),
                     }
                 }
-                Some(Row::Done { .. }) | None => return Err(broken()),
+                Some(Row::AsKnown { .. }) | None => return Err(broken()),
             }
         }
         let now = now.ok_or_else(broken)?;
@@ -162,7 +180,7 @@ impl PostgresStore {
         page.records.retain(|record| query.filter.matches(record, now));
         let is_whole = matched < limit && matched <= returned;
         let page = Stamped { now, value: page };
-        Ok((Answer { page, last_id, last_version }, is_whole))
+        Ok((Answer { page, last_id, last_version, first_lease }, is_whole))
     }
 
     /// What the catalogue says of the size is an estimate of the server's own housekeeping.
@@ -188,4 +206,33 @@ struct Answer {
     page: Stamped<Page>,
     last_id: Option<Id>,
     last_version: Option<u64>,
+    /// The lease among them that ends or has ended first.
+    first_lease: Option<i64>,
+}
+
+/// Up to when every lease that has ended was seen to, so that a sweep does not look at them again.
+///
+/// The index over the leases holds settled records too: a settle that touched it would cost more than
+/// this. So a sweep begins where the last one found nothing. Once in a while it begins at the
+/// beginning, for a transaction that has committed late or a clock that was set back.
+#[derive(Default)]
+pub(super) struct SweepFloor(Mutex<Option<(i64, Instant)>>);
+
+/// How long a sweep may begin where the last one ended.
+const FLOOR_FOR: Duration = Duration::from_secs(3_600);
+
+impl SweepFloor {
+    fn get(&self) -> i64 {
+        let mut floor = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if floor.is_some_and(|(_, since)| since.elapsed() > FLOOR_FOR) {
+            *floor = None;
+        }
+        floor.map_or(i64::MIN, |(until, _)| until)
+    }
+
+    fn set(&self, until: i64) {
+        let mut floor = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = floor.map_or_else(Instant::now, |(_, since)| since);
+        *floor = Some((until, since));
+    }
 }

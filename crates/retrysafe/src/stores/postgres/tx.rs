@@ -24,18 +24,20 @@
 use std::time::Duration;
 
 use retrysafe_core::record::{First, Record, Write};
+use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Inserted, Stamped, StoreError, StoreErrorKind, Swapped, Transactional,
 };
+use retrysafe_core::time::Time;
 use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
-use super::carry::Rows;
-use super::columns::{self, Column};
-use super::job::{Ask, Reply};
+use super::carry::{damaged, held_by_another};
+use super::columns::{Begins, Changes, Column};
+use super::row::{Found, Loaded, written};
 use super::settings::Expiry;
-use super::{PostgresStore, broken, row};
+use super::{PostgresStore, broken};
 
 /// How often a record that another transaction holds right now is asked for again: the pauses add up
 /// to about a second. Nothing of ours holds one longer than a flush.
@@ -49,25 +51,31 @@ impl Transactional for PostgresStore {
         tx: &mut Self::Transaction,
         first: First,
     ) -> Result<Stamped<Inserted>, StoreError> {
-        let first = row::storable(first);
-        self.prepare(first.ttl).await;
-        // Held until the transaction ends, so that duplicates which arrive meanwhile are turned away
-        // instead of waiting in the middle of everybody else's batch.
-        let held = sqlx::query_scalar::<_, bool>(include_str!("sql/hold.sql"))
-            .bind(first.id.as_bytes().to_vec())
-            .fetch_one(&mut **tx)
-            .await
-            .map_err(refused)?;
-        if !held {
-            return Err(busy());
+        let sql = include_str!("sql/begin_in.sql");
+        let id = first.id;
+        for attempt in 0..TRIES_MAX {
+            let mut begins = Begins::default();
+            begins.push(&first);
+            if let Some((now, version)) = write_in(tx, sql, &begins.columns(), id).await? {
+                let value = Inserted::New(first.into_record(now, version));
+                return Ok(Stamped { now, value });
+            }
+            let loaded = load_in(tx, id).await?;
+            let now = loaded.now;
+            match loaded.found.get(&id) {
+                Some(Found::Damaged(_, what)) => return Err(damaged(*what)),
+                Some(Found::Record(record)) if record.is_expired(now) => {
+                    self.reap_in(tx, id).await?;
+                }
+                Some(Found::Record(record)) => {
+                    let value = Inserted::Exists((**record).clone());
+                    return Ok(Stamped { now, value });
+                }
+                Some(Found::AsKnown) | None => {}
+            }
+            tokio::time::sleep(Duration::from_millis(4 << attempt)).await;
         }
-        let keep = self.inner.shared.settings.expiry == Expiry::Keep;
-        let sql = include_str!("sql/insert_in.sql");
-        let asked = columns::inserts(std::iter::once(&first), keep);
-        match repeat(tx, sql, asked, &Ask::Insert(Box::new(first))).await? {
-            Reply::Inserted(answer) => Ok(answer),
-            Reply::Swapped(_) | Reply::Loaded(_) => Err(broken()),
-        }
+        Err(held_by_another())
     }
 
     async fn swap_in(
@@ -76,12 +84,22 @@ impl Transactional for PostgresStore {
         from: Record,
         write: Write,
     ) -> Result<Stamped<Swapped>, StoreError> {
-        self.prepare(write.ttl.unwrap_or(from.ttl)).await;
-        let asked = columns::swaps(std::iter::once((&from, &write)));
-        let ask = Ask::Swap(Box::new((from, write)));
-        match repeat(tx, include_str!("sql/swap_in.sql"), asked, &ask).await? {
-            Reply::Swapped(answer) => Ok(answer),
-            Reply::Inserted(_) | Reply::Loaded(_) => Err(broken()),
+        let mut changes = Changes::default();
+        changes.push(&from, &write);
+        let sql = include_str!("sql/change_in.sql");
+        if let Some((now, version)) = write_in(tx, sql, &changes.columns(), from.id).await? {
+            let value = Swapped::Done(write.over(from, now, version));
+            return Ok(Stamped { now, value });
+        }
+        let loaded = load_in(tx, from.id).await?;
+        let now = loaded.now;
+        match loaded.found.get(&from.id) {
+            Some(Found::Damaged(_, what)) => Err(damaged(*what)),
+            Some(Found::Record(record)) => {
+                Ok(Stamped { now, value: Swapped::Lost(Some((**record).clone())) })
+            }
+            Some(Found::AsKnown) => Err(broken()),
+            None => Ok(Stamped { now, value: Swapped::Lost(None) }),
         }
     }
 
@@ -95,22 +113,27 @@ impl Transactional for PostgresStore {
     }
 }
 
-/// Asks until the record is not held by somebody else's batch any more.
-async fn repeat(
+/// Writes one record, and says when and with which version; none if it was not as it was read.
+async fn write_in(
     tx: &mut sqlx::Transaction<'_, Postgres>,
     sql: &'static str,
-    columns: Vec<Column>,
-    ask: &Ask,
-) -> Result<Reply, StoreError> {
-    for attempt in 0..TRIES_MAX {
-        let rows: Vec<PgRow> = bind(sql, &columns).fetch_all(&mut **tx).await.map_err(refused)?;
-        let rows = Rows::read(rows.iter()).ok_or_else(broken)?;
-        if let Some(answer) = rows.answer(ask) {
-            return answer;
-        }
-        tokio::time::sleep(Duration::from_millis(4 << attempt)).await;
-    }
-    Err(busy())
+    columns: &[Column],
+    id: Id,
+) -> Result<Option<(Time, u64)>, StoreError> {
+    let rows: Vec<PgRow> = bind(sql, columns).fetch_all(&mut **tx).await.map_err(refused)?;
+    let written = written(rows.iter()).ok_or_else(broken)?;
+    Ok(written.get(&id).copied())
+}
+
+/// Reads one record as this transaction sees it.
+async fn load_in(
+    tx: &mut sqlx::Transaction<'_, Postgres>,
+    id: Id,
+) -> Result<Loaded, StoreError> {
+    let sql = "SELECT * FROM retrysafe.load_v1(NULL, NULL, ARRAY[$1], ARRAY[NULL::bigint])";
+    let query = sqlx::query(sql).persistent(false).bind(id.as_bytes().to_vec());
+    let rows: Vec<PgRow> = query.fetch_all(&mut **tx).await.map_err(refused)?;
+    Loaded::read(rows.iter()).ok_or_else(broken)
 }
 
 fn bind(sql: &'static str, columns: &[Column]) -> Query<'static, Postgres, PgArguments> {
@@ -119,20 +142,26 @@ fn bind(sql: &'static str, columns: &[Column]) -> Query<'static, Postgres, PgArg
     columns.iter().fold(query, |query, column| match column {
         Column::Bytes(values) => query.bind(values.clone()),
         Column::MaybeBytes(values) => query.bind(values.clone()),
-        Column::Texts(values) => query.bind(values.clone()),
         Column::MaybeTexts(values) => query.bind(values.clone()),
         Column::Numbers(values) => query.bind(values.clone()),
         Column::MaybeNumbers(values) => query.bind(values.clone()),
         Column::Shorts(values) => query.bind(values.clone()),
         Column::MaybeShorts(values) => query.bind(values.clone()),
-        Column::Flags(values) => query.bind(values.clone()),
-        Column::OneFlag(value) => query.bind(*value),
     })
 }
 
-fn busy() -> StoreError {
-    StoreError::not_applied(StoreErrorKind::Unavailable)
-        .because("another transaction holds the record")
+impl PostgresStore {
+    /// Reaps a record that is over, for the begin that takes its place.
+    async fn reap_in(
+        &self,
+        tx: &mut sqlx::Transaction<'_, Postgres>,
+        id: Id,
+    ) -> Result<(), StoreError> {
+        let keep = self.inner.shared.settings.expiry == Expiry::Keep;
+        let sql = "SELECT reaped FROM retrysafe.reap_v1(ARRAY[$1], NULL, $2)";
+        let query = sqlx::query(sql).persistent(false).bind(id.as_bytes().to_vec()).bind(keep);
+        query.execute(&mut **tx).await.map(drop).map_err(refused)
+    }
 }
 
 /// Nothing in a transaction that is not committed is applied, whatever the failure was.

@@ -16,7 +16,7 @@ static FREE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 const EMPTY: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid();
-TRUNCATE retrysafe.record, retrysafe.answer, retrysafe.transition, retrysafe.expired;
+TRUNCATE retrysafe.record, retrysafe.transition, retrysafe.expired;
 UPDATE retrysafe_test.clock SET still = true, ms = 1700000000000";
 
 /// A database of one case.
@@ -90,64 +90,41 @@ impl Reopen for Direct {
 }
 
 /// What can be damaged of a record: texts of bytes by any of their bytes, numbers by their last bit.
-const BYTES: [&str; 5] = ["scope", "key", "fingerprint", "timeline", "seal"];
-const NUMBERS: [&str; 8] =
-    ["checksum", "created_at", "ttl_ms", "version", "fence", "attempts", "since", "state"];
+const BYTES: [&str; 5] = ["request", "detail", "timeline", "headers", "body"];
+const NUMBERS: [&str; 7] = ["created_at", "version", "fence", "since", "seal", "until", "state"];
 
 impl Damage for Direct {
     async fn flip(&self, id: Id, at: usize) {
         let client = client(&self.database.url).await;
-        let lengths = BYTES.map(|column| format!("octet_length(r.{column})")).join(", ");
-        let row = client
-            .query_one(
-                &format!(
-                    "SELECT ARRAY[{lengths}], coalesce(octet_length(a.bytes), 0)
-                    FROM retrysafe.record r LEFT JOIN retrysafe.answer a
-                    ON a.day = r.answer_day AND a.version = r.answer_version
-                    WHERE r.id = $1"
-                ),
-                &[&&id.as_bytes()[..]],
-            )
-            .await
-            .expect("the record is there");
-        let (lengths, answer): (Vec<i32>, i32) = (row.get(0), row.get(1));
-        let total = lengths.iter().sum::<i32>() + answer + NUMBERS.len() as i32;
+        let lengths = BYTES.map(|column| format!("coalesce(octet_length({column}), 0)")).join(", ");
+        let lengths = format!("SELECT ARRAY[{lengths}] FROM retrysafe.record WHERE id = $1");
+        let row = client.query_one(&lengths, &[&&id.as_bytes()[..]]).await;
+        let lengths: Vec<i32> = row.expect("the record is there").get(0);
+        let total = lengths.iter().sum::<i32>() + NUMBERS.len() as i32;
         let mut at = (at % total as usize) as i32;
-        let set = |column: &str, at: i32| {
-            format!("{column} = set_byte({column}, {at}, get_byte({column}, {at}) # 1)")
-        };
+        let mut damage = None;
         for (column, length) in BYTES.iter().zip(lengths) {
-            if at < length {
-                let set = set(column, at);
-                let update = format!("UPDATE retrysafe.record SET {set} WHERE id = '\\x{id}'");
-                return client.batch_execute(&update).await.expect("the record is damaged");
+            if damage.is_none() && at < length {
+                let byte = format!("set_byte({column}, {at}, get_byte({column}, {at}) # 1)");
+                damage = Some(format!("{column} = {byte}"));
             }
             at -= length;
         }
-        if at < answer {
-            let set = set("bytes", at);
-            let update = format!(
-                "UPDATE retrysafe.answer SET {set} WHERE version =
-                (SELECT answer_version FROM retrysafe.record WHERE id = '\\x{id}')"
-            );
-            return client.batch_execute(&update).await.expect("the answer is damaged");
-        }
-        let column = NUMBERS[(at - answer) as usize];
-        let update = match column {
-            // Another state needs other columns: completed and failed share theirs, unknown has none.
-            "state" => format!(
-                "UPDATE retrysafe.record SET state = CASE state WHEN 1 THEN 2 WHEN 2 THEN 1 ELSE 3 END,
-                lease_until = NULL WHERE id = '\\x{id}'"
-            ),
-            column => {
-                format!("UPDATE retrysafe.record SET {column} = {column} # 1 WHERE id = '\\x{id}'")
-            }
-        };
+        let damage = damage.unwrap_or_else(|| match NUMBERS[at as usize] {
+            "until" => "lease_until = CASE state WHEN 0 THEN lease_until # 1 ELSE lease_until END,
+                expires_at = expires_at # 1"
+                .into(),
+            "state" => "state = CASE state WHEN 1 THEN 2 WHEN 2 THEN 1 ELSE 3 END".into(),
+            column => format!("{column} = {column} # 1"),
+        });
+        let update = format!("UPDATE retrysafe.record SET {damage} WHERE id = '\\x{id}'");
         client.batch_execute(&update).await.expect("the record is damaged");
     }
 
     async fn make_newer(&self, id: Id) {
-        let update = format!("UPDATE retrysafe.record SET format = 2 WHERE id = '\\x{id}'");
+        let update = format!(
+            "UPDATE retrysafe.record SET request = set_byte(request, 0, 2) WHERE id = '\\x{id}'"
+        );
         sql(&self.database.url, &update).await;
     }
 }

@@ -1,8 +1,10 @@
 //! How is a connection cut at the worst moment?
 //!
-//! A proxy between the store and its server that knows where a transaction ends. Armed, it lets one
-//! commit through and swallows the answer, or swallows the commit.
+//! A proxy between the store and its server that knows which statements write. Each of them is a
+//! transaction of its own. Armed, the proxy lets one through and swallows the answer, or swallows the
+//! statement.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -15,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 pub(crate) enum Cut {
     /// Nowhere.
     No,
-    /// Before its commit reaches the server.
+    /// Before its statement reaches the server.
     BeforeCommit,
     /// After the server has committed, before the answer.
     AfterCommit,
@@ -58,11 +60,6 @@ impl Proxy {
     }
 }
 
-/// A commit as the driver sends it: a simple query.
-const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
-/// The answer to it.
-const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
-
 async fn relay(
     mut client: TcpStream,
     mut server: TcpStream,
@@ -70,36 +67,38 @@ async fn relay(
     cuts: Arc<AtomicUsize>,
 ) {
     let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let mut sent: Vec<u8> = Vec::new();
+    let mut asked = Asked::default();
     loop {
         tokio::select! {
             read = client.read(&mut up) => {
                 let Ok(count @ 1..) = read else { return };
-                let bytes = &up[..count];
-                // A commit may come in two pieces.
-                let before = sent.len();
-                sent.extend_from_slice(bytes);
-                let commit = sent.windows(COMMIT.len()).position(|window| window == COMMIT);
-                let cut = match commit {
-                    Some(_) => armed.swap(Cut::No as u8, Ordering::SeqCst),
-                    None => Cut::No as u8,
-                };
-                if cut == Cut::BeforeCommit as u8 {
-                    let until = commit.unwrap_or(0).saturating_sub(before).min(count);
-                    let _ = server.write_all(&bytes[..until]).await;
-                    cuts.fetch_add(1, Ordering::SeqCst);
-                    return;
+                asked.bytes.extend_from_slice(&up[..count]);
+                while let Some((message, is_write)) = asked.next() {
+                    let cut = match is_write {
+                        true => armed.swap(Cut::No as u8, Ordering::SeqCst),
+                        false => Cut::No as u8,
+                    };
+                    if cut == Cut::BeforeCommit as u8 {
+                        cuts.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
+                    if server.write_all(&message).await.is_err() {
+                        return;
+                    }
+                    if cut == Cut::AfterCommit as u8 {
+                        // The rest of what belongs to it: execute, and the end of the transaction.
+                        while asked.bytes.is_empty() || asked.next_is_partial() {
+                            let Ok(count @ 1..) = client.read(&mut up).await else { return };
+                            asked.bytes.extend_from_slice(&up[..count]);
+                        }
+                        if server.write_all(&asked.bytes).await.is_err() {
+                            return;
+                        }
+                        swallow(&mut server).await;
+                        cuts.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
                 }
-                if server.write_all(bytes).await.is_err() {
-                    return;
-                }
-                if cut == Cut::AfterCommit as u8 {
-                    swallow(&mut server).await;
-                    cuts.fetch_add(1, Ordering::SeqCst);
-                    return;
-                }
-                let tail = sent.len().saturating_sub(COMMIT.len() - 1);
-                sent.drain(..if commit.is_some() { sent.len() } else { tail });
             }
             read = server.read(&mut down) => {
                 let Ok(count @ 1..) = read else { return };
@@ -111,13 +110,68 @@ async fn relay(
     }
 }
 
-/// Reads until the server says that it has committed.
+/// What a client sends, message by message.
+#[derive(Default)]
+struct Asked {
+    bytes: Vec<u8>,
+    has_begun: bool,
+    /// The names of the statements that write.
+    writes: HashSet<Vec<u8>>,
+}
+
+impl Asked {
+    /// The length of the next message, if all of it is here.
+    fn length(&self) -> Option<usize> {
+        // The first message of a connection has no type.
+        let before = usize::from(self.has_begun);
+        let length = self.bytes.get(before..before + 4)?;
+        let length = u32::from_be_bytes(length.try_into().unwrap()) as usize + before;
+        (self.bytes.len() >= length).then_some(length)
+    }
+
+    fn next_is_partial(&self) -> bool {
+        self.length().is_none()
+    }
+
+    /// The next message, and whether it has the server write.
+    fn next(&mut self) -> Option<(Vec<u8>, bool)> {
+        let length = self.length()?;
+        let message: Vec<u8> = self.bytes.drain(..length).collect();
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let name = |from: usize| {
+            let rest = &message[from..];
+            rest[..rest.iter().position(|byte| *byte == 0).unwrap_or(0)].to_vec()
+        };
+        let holds = |text: &[u8]| message.windows(text.len()).any(|window| window == text);
+        let is_write = match message[0] {
+            _ if is_first => false,
+            b'P' if holds(b"retrysafe.write_v") || holds(b"retrysafe.change_v") => {
+                self.writes.insert(name(5));
+                false
+            }
+            b'P' => {
+                self.writes.remove(&name(5));
+                false
+            }
+            // The name of the portal comes first, and is empty.
+            b'B' => self.writes.contains(&name(6)),
+            _ => false,
+        };
+        Some((message, is_write))
+    }
+}
+
+/// Reads until the server is ready for the next transaction: this one is committed.
 async fn swallow(server: &mut TcpStream) {
-    let (mut answer, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-    while !answer.windows(COMMITTED.len()).any(|window| window == COMMITTED) {
-        match server.read(&mut buffer).await {
-            Ok(count @ 1..) => answer.extend_from_slice(&buffer[..count]),
-            Ok(_) | Err(_) => return,
+    loop {
+        let mut head = [0; 5];
+        if server.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let length = u32::from_be_bytes(head[1..].try_into().unwrap()) as usize - 4;
+        let mut body = vec![0; length];
+        if server.read_exact(&mut body).await.is_err() || head[0] == b'Z' {
+            return;
         }
     }
 }

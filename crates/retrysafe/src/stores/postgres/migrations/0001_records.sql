@@ -1,108 +1,99 @@
 -- What is remembered, in one schema of its own.
 --
 -- Times are milliseconds since the Unix epoch by this server's clock, as everywhere in retrysafe; the
--- view retrysafe.overview shows them to people. The greatest bigint stands for the end of time.
+-- views retrysafe.overview and retrysafe.history show them to people. The greatest bigint stands for
+-- the end of time.
 --
 -- The functions end in a version of their own: a program calls those it knows, so that a newer
--- migration can add others while older programs still run.
+-- migration can add others while older programs still run. None of those that a request waits for
+-- has SET clauses, which would be saved and restored with every call; they set what they need for
+-- the transaction instead.
 
 -- Every write of every record draws its version here, so no number ever occurs twice, whatever was
 -- reaped meanwhile. No cache: a number drawn later must be greater.
 CREATE SEQUENCE retrysafe.version AS bigint MINVALUE 1 CACHE 1;
 
+-- What a settle leaves alone stands first, and nothing that it changes is indexed. So a settle is
+-- written into the same page, no index is touched, and the log holds what has changed and no more.
 CREATE TABLE retrysafe.record (
     -- SHA-256 of scope and key. Unique, so one record per scope and key: an index over the two
     -- themselves would say the same again and cost a quarter of a write.
-    id           bytea    NOT NULL PRIMARY KEY,
-    scope        bytea    NOT NULL,
-    key          bytea    NOT NULL,
-    fingerprint  bytea    NOT NULL,
-    method       text     NOT NULL,
-    route        text     NOT NULL,
-    path         text     NOT NULL,
-    -- CRC-32C of the columns above, which never change.
-    checksum     bigint   NOT NULL,
-    format       smallint NOT NULL,
-    created_at   bigint   NOT NULL,
-    ttl_ms       bigint   NOT NULL,
-    version      bigint   NOT NULL,
-    fence        bigint   NOT NULL,
-    attempts     bigint   NOT NULL,
-    -- 0 in_progress, 1 completed, 2 failed_retryable, 3 unknown
-    state        smallint NOT NULL,
+    id            bytea    NOT NULL PRIMARY KEY,
+    -- Format, key, fingerprint, scope, method, route and path; see retrysafe.request_field. Never
+    -- changed.
+    request       bytea    NOT NULL,
+    created_at    bigint   NOT NULL,
+    -- The record is over at this time at the earliest. It bounds expires_at from below and is set by
+    -- the begin, so that the reaper has an index which a settle does not touch.
+    keep_until    bigint   NOT NULL,
+    -- When the lease ends, or has ended before the record was settled.
+    lease_until   bigint   NOT NULL,
+    version       bigint   NOT NULL,
+    fence         bigint   NOT NULL,
     -- Begun, settled or in doubt since.
-    since        bigint   NOT NULL,
-    lease_until  bigint,
-    expires_at   bigint,
-    owner        bigint,
-    doubt        smallint,
-    lookups      bigint,
-    -- Where the answer is: its partition and its name there. NULL unless completed.
-    answer_day     integer,
-    answer_version bigint,
-    timeline     bytea    NOT NULL,
-    -- Which credential the present or last attempt was begun with, where that counts.
-    mark         bytea,
-    -- Status and location of an answer that was not kept whole, while it is coming or in doubt.
-    head         bytea,
-    -- The first half of a SHA-256 of all that a write changes, by retrysafe.seal.
-    seal         bytea    NOT NULL,
-    -- Room for flows with recovery points. Nothing may be resumed unless it says so.
-    flow           text,
-    flow_version   integer,
-    recovery_point text,
-    resume_until   timestamptz NOT NULL DEFAULT '-infinity',
-    CONSTRAINT record_state CHECK (state BETWEEN 0 AND 3),
-    CONSTRAINT record_lease CHECK ((state = 0) = (lease_until IS NOT NULL)),
-    CONSTRAINT record_expiry CHECK ((state IN (1, 2)) = (expires_at IS NOT NULL))
+    since         bigint   NOT NULL,
+    -- By retrysafe.seal, over everything but keep_until and moments.
+    seal          bigint   NOT NULL,
+    -- How many things have happened; the timeline holds the first and the last of them.
+    moments       integer  NOT NULL DEFAULT 1,
+    -- 0 in_progress, 1 completed, 2 failed_retryable, 3 unknown. Later versions may add others.
+    state         smallint NOT NULL,
+    -- Status, headers and body of the answer. The body is NULL where it was not kept.
+    status        smallint,
+    -- NULL unless completed or failed_retryable.
+    expires_at    bigint,
+    -- NULL unless unknown.
+    unknown_since bigint,
+    -- Attempts, time to live, owner, doubt, lookups, mark of the credential, head of an answer that
+    -- is still coming.
+    detail        bytea    NOT NULL,
+    -- What happened; see retrysafe.moments.
+    timeline      bytea    NOT NULL,
+    -- One line per header: its name, a colon, a space, its value, a line feed.
+    headers       bytea,
+    body          bytea
 ) WITH (
+    -- A settled record takes twice the room of one that has begun, and shall find it in its page.
+    fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0
 );
+-- Bodies are not compressed: that would take longer than all the rest of a settle.
+ALTER TABLE retrysafe.record ALTER COLUMN body SET STORAGE EXTERNAL;
 
-CREATE INDEX record_lease_until ON retrysafe.record (lease_until) WHERE state = 0;
--- What nobody knows is few and is asked for every few seconds.
-CREATE INDEX record_unknown ON retrysafe.record (since) WHERE state = 3;
--- The reaper looks here, and never sees a record that is in progress or unknown.
-CREATE INDEX record_expires_at ON retrysafe.record (expires_at) WHERE state IN (1, 2);
-
--- Answers lie in one partition per day of their expiry, so that they are dropped and not deleted.
--- The version at which a record was completed names its answer: it is never used twice.
-CREATE TABLE retrysafe.answer (
-    day     integer NOT NULL,
-    version bigint  NOT NULL,
-    bytes   bytea   NOT NULL
-) PARTITION BY RANGE (day);
-CREATE INDEX answer_version ON retrysafe.answer (version);
+CREATE INDEX record_lease_until ON retrysafe.record (lease_until);
+CREATE INDEX record_keep_until ON retrysafe.record (keep_until);
+-- What nobody knows is few and is asked for every few seconds. The condition is not on the state:
+-- a settle changes that.
+CREATE INDEX record_unknown ON retrysafe.record (unknown_since) WHERE unknown_since IS NOT NULL;
 
 -- What happened to records, for auditors: append only, one partition per day, without an index so
--- that a write costs little. Partitions are dropped by the reaper after their time.
+-- that a write costs little. Doubts, verdicts and what operators did are written at once; all else is
+-- in the record's timeline, which is written here when the record is reaped. Partitions are dropped
+-- by the reaper after their time.
 CREATE TABLE retrysafe.transition (
-    day     integer  NOT NULL,
-    at      bigint   NOT NULL,
-    id      bytea    NOT NULL,
-    version bigint   NOT NULL,
-    fence   bigint   NOT NULL,
-    state   smallint NOT NULL,
-    what    text     NOT NULL
+    day      integer  NOT NULL,
+    at       bigint   NOT NULL,
+    id       bytea    NOT NULL,
+    version  bigint   NOT NULL,
+    fence    bigint   NOT NULL,
+    state    smallint NOT NULL,
+    what     text     NOT NULL,
+    -- Of a record that was reaped: its timeline, and how many things had happened in all.
+    timeline bytea,
+    moments  integer
 ) PARTITION BY RANGE (day);
 
--- Where `expiry = "keep"` puts records that are over: never read again, for audit only.
+-- Where `expiry=keep` puts records that are over: never read again, for audit only.
 CREATE TABLE retrysafe.expired (
-    id         bytea  NOT NULL,
-    scope      bytea  NOT NULL,
-    key        bytea  NOT NULL,
-    fingerprint bytea NOT NULL,
-    method     text   NOT NULL,
-    route      text   NOT NULL,
-    path       text   NOT NULL,
-    created_at bigint NOT NULL,
-    expired_at bigint NOT NULL,
-    version    bigint NOT NULL,
-    fence      bigint NOT NULL,
-    attempts   bigint NOT NULL,
+    id         bytea    NOT NULL,
+    request    bytea    NOT NULL,
+    created_at bigint   NOT NULL,
+    expired_at bigint   NOT NULL,
+    version    bigint   NOT NULL,
+    fence      bigint   NOT NULL,
     state      smallint NOT NULL,
     PRIMARY KEY (id, version)
 );
@@ -123,418 +114,371 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN by_ms > 9223372036854775807 - at THEN 9223372036854775807 ELSE at + by_ms END
 $$;
 
--- The partition for answers that expire at this time. What expires far ahead shares one partition,
--- whose rows the reaper deletes one by one; nobody wants a partition per day of a century.
-CREATE FUNCTION retrysafe.day_of(at bigint, now_ms bigint) RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN at - now_ms > 34560000000 THEN 2000000000 ELSE (at / 86400000)::integer END
-$$;
-
+-- The seal of a record: what the writer has summed up, and the numbers that this server has filled
+-- in. `sum` is the first half of the first half of a SHA-256, as a number, over the id, the state,
+-- the status, the request, the detail, the timeline without its last time and fence, the headers and
+-- the body. `until` is the end of the lease or of the retention, or -1.
 CREATE FUNCTION retrysafe.seal(
-    checksum bigint, format smallint, created_at bigint, ttl_ms bigint, version bigint, fence bigint,
-    attempts bigint, state smallint, since bigint, until bigint, owner bigint, doubt smallint,
-    lookups bigint, answer_version bigint, mark bytea, head bytea, timeline bytea
-) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT substring(sha256(
-        int8send(checksum) || int2send(format) || int8send(created_at) || int8send(ttl_ms)
-        || int8send(version) || int8send(fence) || int8send(attempts) || int2send(state)
-        || int8send(since) || int8send(coalesce(until, -1)) || int8send(coalesce(owner, -1))
-        || int2send(coalesce(doubt, -1::smallint)) || int8send(coalesce(lookups, -1))
-        || int8send(coalesce(answer_version, -1)) || int4send(coalesce(octet_length(mark), -1))
-        || coalesce(mark, ''::bytea) || int4send(coalesce(octet_length(head), -1))
-        || coalesce(head, ''::bytea) || timeline
-    ) FROM 1 FOR 16)
+    sum bigint, version bigint, fence bigint, created_at bigint, since bigint, until bigint,
+    last_fence bigint, last_at bigint
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT hashint8extended(version, hashint8extended(fence, hashint8extended(created_at,
+        hashint8extended(since, hashint8extended(until, hashint8extended(last_fence,
+        hashint8extended(last_at, sum)))))))
 $$;
 
-CREATE FUNCTION retrysafe.moment(at bigint, fence bigint, what bytea) RETURNS bytea
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT int8send(at) || int8send(fence) || int4send(octet_length(what)) || what
-$$;
-
--- Makes the partition of a day, for answers or transitions. It runs with the rights of the role
--- that migrated, so that the role of the application needs no right to create anything. ATTACH is
--- used because it does not keep readers and writers of other partitions out.
-CREATE FUNCTION retrysafe.make_day(family text, day integer) RETURNS void
+-- Makes the partitions of today and tomorrow. It runs with the rights of the role that migrated, so
+-- that the role of the application needs no right to create anything. ATTACH is used because it does
+-- not keep readers and writers of other partitions out.
+CREATE FUNCTION retrysafe.make_days() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    leaf text := family || '_' || day;
-BEGIN
-    IF family NOT IN ('answer', 'transition') THEN
-        RAISE EXCEPTION 'no such family of partitions: %', family;
-    END IF;
-    PERFORM pg_advisory_xact_lock(7272746379737631);
-    -- Asked of the catalogue itself: to_regclass may remember an answer from before the wait.
-    IF NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'retrysafe'::regnamespace AND relname = leaf) THEN
-        EXECUTE format('CREATE TABLE retrysafe.%I (LIKE retrysafe.%I INCLUDING ALL)', leaf, family);
-        EXECUTE format('ALTER TABLE retrysafe.%I ATTACH PARTITION retrysafe.%I FOR VALUES FROM (%s) TO (%s)',
-            family, leaf, day, day + 1);
-    END IF;
-END
-$$;
-
--- Makes the partitions that writes of today and tomorrow need, for answers that live this long. A
--- partition that is made inside a long transaction keeps everybody else waiting for its end.
-CREATE FUNCTION retrysafe.prepare_v1(ttl_ms bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    t bigint := retrysafe.now_ms();
-BEGIN
-    FOR ahead IN 0..1 LOOP
-        PERFORM retrysafe.make_day('transition', (t / 86400000)::integer + ahead);
-        PERFORM retrysafe.make_day('answer', CASE retrysafe.day_of(retrysafe.later(t, ttl_ms), t)
-            WHEN 2000000000 THEN 2000000000
-            ELSE retrysafe.day_of(retrysafe.later(t, ttl_ms), t) + ahead END);
-    END LOOP;
-END
-$$;
-
--- Drops one partition that is over, if there is one: answers once no record is left that could
--- have one there, transitions after `audit_days`. Says whether there was one. The lock on the
--- parent is asked for briefly, and given up rather than waited for.
-CREATE FUNCTION retrysafe.drop_day(now_ms bigint, audit_days integer) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
-DECLARE
-    today integer := (now_ms / 86400000)::integer;
+    today integer := (retrysafe.now_ms() / 86400000)::integer;
     leaf  text;
-    day   integer;
 BEGIN
-    FOR leaf, day IN
-        SELECT c.relname, substring(c.relname FROM '_(\d+)$')::integer
-        FROM pg_catalog.pg_inherits i
-        JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
-        WHERE i.inhparent IN ('retrysafe.answer'::regclass, 'retrysafe.transition'::regclass)
-    LOOP
-        IF leaf LIKE 'answer\_%' AND day < today AND NOT EXISTS (
-            SELECT FROM retrysafe.record r
-            WHERE r.state IN (1, 2) AND r.expires_at < (day + 1)::bigint * 86400000
-        ) OR leaf LIKE 'transition\_%' AND day < today - audit_days THEN
-            EXECUTE format('DROP TABLE retrysafe.%I', leaf);
-            RETURN true;
+    PERFORM pg_advisory_xact_lock(7272746379737631);
+    FOR day IN today..today + 1 LOOP
+        leaf := 'transition_' || day;
+        -- Asked of the catalogue itself: to_regclass may remember an answer from before the wait.
+        IF NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'retrysafe'::regnamespace AND relname = leaf) THEN
+            EXECUTE format('CREATE TABLE retrysafe.%I (LIKE retrysafe.transition INCLUDING ALL)', leaf);
+            EXECUTE format('ALTER TABLE retrysafe.transition ATTACH PARTITION retrysafe.%I FOR VALUES FROM (%s) TO (%s)',
+                leaf, day, day + 1);
         END IF;
     END LOOP;
-    RETURN false;
 END
 $$;
 
--- A record with its answer, as programs read it.
-CREATE VIEW retrysafe.stored AS
-    SELECT r.id, r.version, r.scope, r.key, r.fingerprint, r.method, r.route, r.path, r.checksum,
-        r.format, r.created_at, r.ttl_ms, r.fence, r.attempts, r.state, r.since,
-        coalesce(r.lease_until, r.expires_at) AS until, r.owner, r.doubt, r.lookups,
-        r.answer_version, r.timeline, r.seal, a.bytes AS answer, r.mark, r.head,
-        r.expires_at
-    FROM retrysafe.record r
-    LEFT JOIN retrysafe.answer a ON a.day = r.answer_day AND a.version = r.answer_version;
+-- Drops one partition that is older than `audit_days`, at least one day, if there is one, and says
+-- whether there was. The lock on the parent is asked for briefly, and given up rather than waited for.
+CREATE FUNCTION retrysafe.drop_day(audit_days integer) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
+DECLARE
+    oldest integer := (retrysafe.now_ms() / 86400000)::integer - greatest(audit_days, 1);
+    leaf   text;
+BEGIN
+    SELECT c.relname INTO leaf
+    FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'retrysafe.transition'::regclass
+        AND substring(c.relname FROM '_(\d+)$')::integer < oldest
+    LIMIT 1;
+    IF leaf IS NULL THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE retrysafe.%I', leaf);
+    RETURN true;
+END
+$$;
 
--- The same for people.
-CREATE VIEW retrysafe.overview AS
-    SELECT encode(r.id, 'hex') AS id, encode(r.scope, 'escape') AS scope, r.method, r.route, r.path,
-        (ARRAY['in_progress', 'completed', 'failed_retryable', 'unknown'])[r.state + 1] AS state,
-        to_timestamp(r.created_at / 1000.0) AS created_at,
-        to_timestamp(r.since / 1000.0) AS since,
-        to_timestamp(r.lease_until / 1000.0) AS lease_until,
-        CASE WHEN r.expires_at = 9223372036854775807 THEN 'infinity'::timestamptz
-            ELSE to_timestamp(r.expires_at / 1000.0) END AS expires_at,
-        r.attempts, r.fence, r.version
-    FROM retrysafe.record r;
+REVOKE ALL ON FUNCTION retrysafe.make_days(), retrysafe.drop_day(integer) FROM PUBLIC;
 
-CREATE FUNCTION retrysafe.load_v1(ids bytea[], lock_ms integer)
+-- Settings that hold for this transaction and end with it: how it commits, how long it waits for a
+-- lock, and how its statements are planned. The tables grow faster than they are analysed, so what
+-- was planned for a small one must not be a scan of the whole.
+CREATE FUNCTION retrysafe.set_up_v1(sync text, lock_ms integer) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', sync, true),
+        set_config('lock_timeout', lock_ms::text, true),
+        set_config('plan_cache_mode', 'force_generic_plan', true),
+        set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+        set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
+END
+$$;
+
+-- Reads records. One row without an id says what time it is, even if nothing is found. A record that
+-- is still of the version that is `known` comes without anything but its id and its version.
+CREATE FUNCTION retrysafe.load_v1(sync text, lock_ms integer, ids bytea[], known bigint[])
 RETURNS TABLE (
-    done boolean, now_ms bigint, id bytea, version bigint, scope bytea, key bytea, fingerprint bytea,
-    method text, route text, path text, checksum bigint, format smallint, created_at bigint,
-    ttl_ms bigint, fence bigint, attempts bigint, state smallint, since bigint, until bigint,
-    owner bigint, doubt smallint, lookups bigint, answer_version bigint, timeline bytea, seal bytea,
-    answer bytea, mark bytea, head bytea
+    now_ms bigint, id bytea, version bigint, request bytea, created_at bigint, lease_until bigint,
+    fence bigint, since bigint, seal bigint, state smallint, status smallint, expires_at bigint,
+    detail bytea, timeline bytea, headers bytea, body bytea
 )
-LANGUAGE plpgsql VOLATILE
-SET search_path = retrysafe, pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
-AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     t bigint;
 BEGIN
-    PERFORM set_config('lock_timeout', lock_ms::text, true);
+    IF lock_ms IS NOT NULL THEN
+        PERFORM retrysafe.set_up_v1(sync, lock_ms);
+    END IF;
     t := retrysafe.now_ms();
-    -- One row without a record says what time it is, even if nothing is found.
-    RETURN QUERY SELECT false, t, NULL::bytea, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea,
-        NULL::text, NULL::text, NULL::text, NULL::bigint, NULL::smallint, NULL::bigint,
-        NULL::bigint, NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint,
-        NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-        NULL::bytea, NULL::bytea, NULL::bytea;
-    RETURN QUERY SELECT false, t, s.id, s.version, s.scope, s.key, s.fingerprint, s.method, s.route,
-        s.path, s.checksum, s.format, s.created_at, s.ttl_ms, s.fence, s.attempts, s.state, s.since,
-        s.until, s.owner, s.doubt, s.lookups, s.answer_version, s.timeline, s.seal, s.answer,
-        s.mark, s.head
-    FROM unnest(ids) AS i (id) JOIN retrysafe.stored s ON s.id = i.id;
+    RETURN QUERY
+    SELECT t, NULL::bytea, NULL::bigint, NULL::bytea, NULL::bigint, NULL::bigint, NULL::bigint,
+        NULL::bigint, NULL::bigint, NULL::smallint, NULL::smallint, NULL::bigint, NULL::bytea,
+        NULL::bytea, NULL::bytea, NULL::bytea
+    UNION ALL
+    SELECT t, r.id, r.version, r.request, r.created_at, r.lease_until, r.fence, r.since, r.seal,
+        r.state, r.status, r.expires_at, r.detail, r.timeline, r.headers, r.body
+    FROM unnest(ids, known) AS n (id, known) JOIN retrysafe.record r ON r.id = n.id
+    WHERE r.version IS DISTINCT FROM n.known
+    UNION ALL
+    SELECT t, r.id, r.version, NULL::bytea, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint,
+        NULL::bigint, NULL::smallint, NULL::smallint, NULL::bigint, NULL::bytea, NULL::bytea,
+        NULL::bytea, NULL::bytea
+    FROM unnest(ids, known) AS n (id, known) JOIN retrysafe.record r ON r.id = n.id
+    WHERE r.version = n.known;
 END
 $$;
 
--- Inserts records unless live ones exist. A row with `done` says that this id is new; one without is
--- the live record that was there. An id without a row met a rival: nothing was written for it, and it
--- is to be asked again. The caller names each id once, and sorts them, so that two batches wait for
--- each other in one order only.
-CREATE FUNCTION retrysafe.insert_v1(
-    ids bytea[], scopes bytea[], keys bytea[], fingerprints bytea[], methods text[], routes text[],
-    paths text[], checksums bigint[], ttls bigint[], leases bigint[], owners bigint[],
-    marks bytea[], begans bytea[], keep boolean
+-- The common writes of a batch in one statement: begins of records that do not exist (`b_`), and
+-- settles and new attempts of records whose version is still the one that was read (`s_`). A row says
+-- that this id was written; an id without a row was not, and whoever wants to know why reads it.
+--
+-- The caller names each id once and sorts them, and begins are written before settles, so that two
+-- batches wait for each other in one order only.
+--
+-- `s_fences` is 0 for a new fence. The request and the time of creation are compared and not written:
+-- a record whose unchanging part was damaged is left out.
+CREATE FUNCTION retrysafe.write_v1(
+    sync text, lock_ms integer,
+    b_ids bytea[], b_requests bytea[], b_ttls bigint[], b_leases bigint[], b_details bytea[],
+    b_timelines bytea[], b_sums bigint[],
+    s_ids bytea[], s_froms bigint[], s_requests bytea[], s_created bigint[], s_fences bigint[],
+    s_states smallint[], s_lengths bigint[], s_details bytea[], s_timelines bytea[],
+    s_statuses smallint[], s_headers bytea[], s_bodies bytea[], s_sums bigint[]
 )
-RETURNS TABLE (
-    done boolean, now_ms bigint, id bytea, version bigint, scope bytea, key bytea, fingerprint bytea,
-    method text, route text, path text, checksum bigint, format smallint, created_at bigint,
-    ttl_ms bigint, fence bigint, attempts bigint, state smallint, since bigint, until bigint,
-    owner bigint, doubt smallint, lookups bigint, answer_version bigint, timeline bytea, seal bytea,
-    answer bytea, mark bytea, head bytea
-)
-LANGUAGE plpgsql VOLATILE
-SET search_path = retrysafe, pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
-AS $$
+RETURNS TABLE (id bytea, version bigint, now_ms bigint)
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
-DECLARE
-    t       bigint := retrysafe.now_ms();
-    today   integer := (t / 86400000)::integer;
-    missing integer[];
-    over    boolean;
-    news    integer := 0;
 BEGIN
-    IF cardinality(ids) = 0 THEN
-        RETURN;
+    IF lock_ms IS NOT NULL THEN
+        PERFORM retrysafe.set_up_v1(sync, lock_ms);
     END IF;
-    -- Look first: a batch of replays writes nothing and draws no number.
-    SELECT array_agg(i.at::integer) FILTER (WHERE r.id IS NULL OR r.expires_at <= t),
-        coalesce(bool_or(r.expires_at <= t), false)
-    INTO missing, over
-    FROM unnest(ids) WITH ORDINALITY AS i (id, at) LEFT JOIN retrysafe.record r ON r.id = i.id;
-
-    IF missing IS NOT NULL THEN
-        IF to_regclass('retrysafe.transition_' || today) IS NULL THEN
-            PERFORM retrysafe.make_day('transition', today);
-        END IF;
-        IF over THEN
-            -- Deleted, not overwritten: whoever refers to the old record must not be left referring
-            -- to the new one.
-            WITH gone AS (
-                DELETE FROM retrysafe.record r USING unnest(ids) AS i (id)
-                WHERE r.id = i.id AND r.expires_at <= t RETURNING r.*
-            )
-            INSERT INTO retrysafe.expired SELECT g.id, g.scope, g.key, g.fingerprint, g.method,
-                g.route, g.path, g.created_at, t, g.version, g.fence, g.attempts, g.state
-            FROM gone g WHERE keep;
-        END IF;
-        RETURN QUERY
-        WITH first AS MATERIALIZED (
-            SELECT i.*, nextval('retrysafe.version') AS version
-            FROM unnest(ids, scopes, keys, fingerprints, methods, routes, paths, checksums, ttls,
-                leases, owners, marks, begans) WITH ORDINALITY
-                AS i (id, scope, key, fingerprint, method, route, path, checksum, ttl_ms, lease_ms,
-                    owner, mark, began, at)
-            WHERE (cardinality(missing) = cardinality(ids) OR i.at = ANY (missing))
-                -- begin_in holds this lock until its transaction ends. Its duplicates are left out
-                -- rather than waited for, because all others of the batch would wait with them.
-                AND pg_try_advisory_xact_lock_shared(
-                    ('x' || encode(substring(i.id FROM 1 FOR 8), 'hex'))::bit(64)::bigint)
-        ), new AS (
-            INSERT INTO retrysafe.record AS r (id, scope, key, fingerprint, method, route, path,
-                checksum, format, created_at, ttl_ms, version, fence, attempts, state, since,
-                lease_until, owner, timeline, mark, seal)
-            SELECT f.id, f.scope, f.key, f.fingerprint, f.method, f.route, f.path, f.checksum,
-                1::smallint, t, f.ttl_ms, f.version, f.version, 1, 0::smallint, t,
-                retrysafe.later(t, f.lease_ms), f.owner, retrysafe.moment(t, f.version, f.began),
-                f.mark, retrysafe.seal(f.checksum, 1::smallint, t, f.ttl_ms, f.version, f.version, 1,
-                    0::smallint, t, retrysafe.later(t, f.lease_ms), f.owner, NULL, NULL, NULL,
-                    f.mark, NULL, retrysafe.moment(t, f.version, f.began))
-            FROM first f
-            ON CONFLICT (id) DO NOTHING
-            RETURNING r.id, r.version
-        ), audit AS (
-            INSERT INTO retrysafe.transition SELECT today, t, n.id, n.version, n.version, 0, 'began'
-            FROM new n
-        )
-        SELECT true, t, n.id, n.version, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text,
-            NULL::text, NULL::text, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint,
-            NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint,
-            NULL::smallint, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea
-        FROM new n;
-        GET DIAGNOSTICS news = ROW_COUNT;
-    END IF;
-
-    IF news < cardinality(ids) THEN
-        RETURN QUERY SELECT false, t, s.id, s.version, s.scope, s.key, s.fingerprint, s.method,
-            s.route, s.path, s.checksum, s.format, s.created_at, s.ttl_ms, s.fence, s.attempts,
-            s.state, s.since, s.until, s.owner, s.doubt, s.lookups, s.answer_version, s.timeline,
-            s.seal, s.answer, s.mark, s.head
-        FROM unnest(ids) WITH ORDINALITY AS i (id, at) JOIN retrysafe.stored s ON s.id = i.id
-        WHERE (s.expires_at IS NULL OR s.expires_at > t)
-            AND (missing IS NULL OR news < cardinality(missing) OR NOT i.at = ANY (missing));
-    END IF;
+    RETURN QUERY
+    WITH clock AS MATERIALIZED (
+        SELECT retrysafe.now_ms() AS t
+    ), begun AS (
+        INSERT INTO retrysafe.record AS r (id, request, created_at, keep_until, lease_until, version,
+            fence, since, seal, state, detail, timeline)
+        SELECT f.id, f.request, f.t, retrysafe.later(f.t, f.ttl_ms), f.until, f.version, f.version,
+            f.t, retrysafe.seal(f.sum, f.version, f.version, f.t, f.t, f.until, f.version, f.t),
+            0::smallint, f.detail, f.timeline || int8send(f.version) || int8send(f.t)
+        FROM (
+            SELECT n.*, c.t, retrysafe.later(c.t, n.lease_ms) AS until,
+                nextval('retrysafe.version') AS version
+            FROM clock c, unnest(b_ids, b_requests, b_ttls, b_leases, b_details, b_timelines, b_sums)
+                AS n (id, request, ttl_ms, lease_ms, detail, timeline, sum)
+        ) f
+        ON CONFLICT (id) DO NOTHING
+        RETURNING r.id, r.version
+    ), settled AS (
+        UPDATE retrysafe.record r
+        SET version = f.version, fence = f.fence, since = f.t, state = f.state,
+            moments = r.moments + 1,
+            lease_until = CASE WHEN f.state = 0 THEN f.until ELSE r.lease_until END,
+            keep_until = CASE WHEN f.state = 0 THEN r.keep_until ELSE least(r.keep_until, f.until) END,
+            expires_at = CASE WHEN f.state <> 0 THEN f.until END,
+            unknown_since = NULL,
+            detail = f.detail, timeline = f.timeline || int8send(f.fence) || int8send(f.t),
+            status = f.status, headers = f.headers, body = f.body,
+            seal = retrysafe.seal(f.sum, f.version, f.fence, f.created_at, f.t, f.until, f.fence, f.t)
+        FROM (
+            SELECT d.*, retrysafe.later(d.t, d.length_ms) AS until,
+                CASE WHEN d.old_fence = 0 THEN d.version ELSE d.old_fence END AS fence
+            FROM (
+                SELECT n.*, c.t, nextval('retrysafe.version') AS version
+                FROM clock c, unnest(s_ids, s_froms, s_requests, s_created, s_fences, s_states,
+                    s_lengths, s_details, s_timelines, s_statuses, s_headers, s_bodies, s_sums)
+                    AS n (id, from_version, request, created_at, old_fence, state, length_ms, detail,
+                        timeline, status, headers, body, sum)
+            ) d
+            OFFSET 0
+        ) f
+        WHERE r.id = f.id AND r.version = f.from_version AND r.request = f.request
+            AND r.created_at = f.created_at
+        RETURNING r.id, r.version
+    )
+    SELECT b.id, b.version, c.t FROM clock c, begun b
+    UNION ALL
+    SELECT s.id, s.version, c.t FROM clock c, settled s;
 END
 $$;
 
--- Replaces records whose version is still the one that was read. A row with `done` says that this id
--- was written; one without is the current record. An id without a row does not exist. A record that
--- is not done and still has the version that was read is held by another transaction: nothing was
--- written for it, and it is to be asked again.
+-- All other writes to records whose version is still the one that was read: renewals, heads of
+-- answers, doubts, verdicts, lookups, ended retentions. Rows say what was written, as above.
 --
--- `sinces` is NULL for now; `lengths` count from now, up to `untils` where both are given.
---
--- The caller holds the record whole and every column is written from what it holds, also those that
--- never change: nothing that was damaged here is sealed anew. A new version of the row holds all of
--- them anyway.
-CREATE FUNCTION retrysafe.swap_v1(
-    ids bytea[], scopes bytea[], keys bytea[], fingerprints bytea[], methods text[], routes text[],
-    paths text[], checksums bigint[], created bigint[], froms bigint[], fences bigint[],
-    new_fences boolean[], ttls bigint[], attempts_ bigint[], states smallint[], sinces bigint[],
-    lengths bigint[], untils bigint[], owners bigint[], doubts smallint[], lookups_ bigint[],
-    timelines bytea[], whats bytea[], labels text[], answers bytea[], marks bytea[],
-    heads bytea[]
+-- `sinces` is NULL for now; `lengths` count from now, up to `untils` where both are given. The last
+-- moment of a timeline has `last_fences` and `last_ats`, or, where those are NULL, happens now. What
+-- has a label is written to retrysafe.transition at once.
+CREATE FUNCTION retrysafe.change_v1(
+    sync text, lock_ms integer,
+    ids bytea[], froms bigint[], requests bytea[], created bigint[], fences bigint[],
+    states smallint[], lengths bigint[], details bytea[], timelines bytea[], statuses smallint[],
+    headers_ bytea[], bodies bytea[], sums bigint[], sinces bigint[], untils bigint[],
+    last_fences bigint[], last_ats bigint[], labels text[]
 )
-RETURNS TABLE (
-    done boolean, now_ms bigint, id bytea, version bigint, scope bytea, key bytea, fingerprint bytea,
-    method text, route text, path text, checksum bigint, format smallint, created_at bigint,
-    ttl_ms bigint, fence bigint, attempts bigint, state smallint, since bigint, until bigint,
-    owner bigint, doubt smallint, lookups bigint, answer_version bigint, timeline bytea, seal bytea,
-    answer bytea, mark bytea, head bytea
-)
-LANGUAGE plpgsql VOLATILE
-SET search_path = retrysafe, pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
-AS $$
+RETURNS TABLE (id bytea, version bigint, now_ms bigint)
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     t     bigint := retrysafe.now_ms();
     today integer := (t / 86400000)::integer;
-    news  integer;
-    d     integer;
 BEGIN
-    IF cardinality(ids) = 0 THEN
-        RETURN;
+    IF lock_ms IS NOT NULL THEN
+        PERFORM retrysafe.set_up_v1(sync, lock_ms);
     END IF;
-    -- Partitions first, before any record is locked: nobody holds a record while waiting here.
+    -- First, before any record is locked: nobody holds a record while waiting here.
     IF to_regclass('retrysafe.transition_' || today) IS NULL THEN
-        PERFORM retrysafe.make_day('transition', today);
+        PERFORM retrysafe.make_days();
     END IF;
-    FOR d IN
-        SELECT DISTINCT retrysafe.day_of(coalesce(retrysafe.later(t, i.length), i.until), t)
-        FROM unnest(lengths, untils, answers) AS i (length, until, answer)
-        WHERE i.answer IS NOT NULL
-    LOOP
-        IF to_regclass('retrysafe.answer_' || d) IS NULL THEN
-            PERFORM retrysafe.make_day('answer', d);
-        END IF;
-    END LOOP;
-
     RETURN QUERY
-    WITH new AS (
+    WITH changed AS (
         UPDATE retrysafe.record r
-        SET scope = f.scope, key = f.key, fingerprint = f.fingerprint, method = f.method,
-            route = f.route, path = f.path, checksum = f.checksum, format = 1,
-            created_at = f.created_at,
-            version = f.version, fence = f.fence, ttl_ms = f.ttl_ms, attempts = f.attempts,
-            state = f.state, since = f.since,
-            lease_until = CASE WHEN f.state = 0 THEN f.until END,
+        SET version = f.version, fence = f.fence, since = f.since, state = f.state,
+            moments = r.moments + CASE WHEN f.is_told THEN 1 ELSE 0 END,
+            lease_until = CASE WHEN f.state = 0 THEN f.until ELSE r.lease_until END,
+            keep_until = CASE WHEN f.state IN (1, 2) THEN f.until ELSE r.keep_until END,
             expires_at = CASE WHEN f.state IN (1, 2) THEN f.until END,
-            owner = f.owner, doubt = f.doubt, lookups = f.lookups,
-            answer_day = CASE WHEN f.state = 1 THEN retrysafe.day_of(f.until, t) END,
-            answer_version = CASE WHEN f.state = 1 THEN f.version END, timeline = f.timeline,
-            mark = f.mark, head = f.head,
-            seal = retrysafe.seal(f.checksum, 1::smallint, f.created_at, f.ttl_ms, f.version, f.fence,
-                f.attempts, f.state, f.since, f.until, f.owner, f.doubt, f.lookups,
-                CASE WHEN f.state = 1 THEN f.version END, f.mark, f.head, f.timeline)
+            unknown_since = CASE WHEN f.state = 3 THEN f.since END,
+            detail = f.detail,
+            timeline = f.timeline || int8send(f.last_fence) || int8send(f.last_at),
+            status = f.status, headers = f.headers, body = f.body,
+            seal = retrysafe.seal(f.sum, f.version, f.fence, f.created_at, f.since,
+                coalesce(f.until, -1), f.last_fence, f.last_at)
         FROM (
-            SELECT w.id, w.scope, w.key, w.fingerprint, w.method, w.route, w.path, w.checksum,
-                w.created_at, w.version, w.ttl_ms, w.attempts, w.state, w.owner, w.doubt, w.lookups,
-                w.label, w.answer, w.mark, w.head, w.fence, coalesce(w.since, t) AS since,
-                CASE WHEN w.length IS NULL THEN w.until
-                    ELSE least(retrysafe.later(t, w.length), w.until) END AS until,
-                CASE WHEN w.what IS NULL THEN w.timeline
-                    ELSE w.timeline || retrysafe.moment(t, w.fence, w.what) END AS timeline
+            SELECT w.id, w.from_version, w.request, w.created_at, w.version, w.fence, w.state,
+                w.detail, w.timeline, w.status, w.headers, w.body, w.sum, w.label,
+                coalesce(w.since, t) AS since, w.last_at IS NULL AS is_told,
+                CASE WHEN w.length_ms IS NULL THEN w.until
+                    ELSE least(retrysafe.later(t, w.length_ms), w.until) END AS until,
+                coalesce(w.last_fence, w.fence) AS last_fence, coalesce(w.last_at, t) AS last_at
             FROM (
-                SELECT d.*, CASE WHEN d.new_fence THEN d.version ELSE d.old_fence END AS fence
+                SELECT d.*, CASE WHEN d.old_fence = 0 THEN d.version ELSE d.old_fence END AS fence
                 FROM (
-                    SELECT h.*, nextval('retrysafe.version') AS version
-                    FROM (
-                        SELECT i.*
-                        FROM unnest(ids, scopes, keys, fingerprints, methods, routes, paths,
-                            checksums, created, froms, fences, new_fences, ttls, attempts_, states,
-                            sinces, lengths, untils, owners, doubts, lookups_, timelines, whats,
-                            labels, answers, marks, heads)
-                            AS i (id, scope, key, fingerprint, method, route, path, checksum,
-                                created_at, from_version, old_fence, new_fence, ttl_ms, attempts,
-                                state, since, length, until, owner, doubt, lookups, timeline, what,
-                                label, answer, mark, head)
-                        JOIN retrysafe.record r ON r.id = i.id AND r.version = i.from_version
-                        -- A record that somebody else's transaction holds is left out rather than
-                        -- waited for. Not the key: a row that refers to this record holds that
-                        -- until its transaction ends, and a lease must be renewed meanwhile.
-                        FOR NO KEY UPDATE OF r SKIP LOCKED
-                    ) h
+                    SELECT n.*, nextval('retrysafe.version') AS version
+                    FROM unnest(ids, froms, requests, created, fences, states, lengths, details,
+                        timelines, statuses, headers_, bodies, sums, sinces, untils, last_fences,
+                        last_ats, labels)
+                        AS n (id, from_version, request, created_at, old_fence, state, length_ms,
+                            detail, timeline, status, headers, body, sum, since, until, last_fence,
+                            last_at, label)
                 ) d
             ) w
             OFFSET 0
-        ) f WHERE r.id = f.id
-        RETURNING r.id, r.version, r.fence, r.state, r.answer_day, f.answer, f.label
-    ), kept AS (
-        INSERT INTO retrysafe.answer SELECT n.answer_day, n.version, n.answer
-        FROM new n WHERE n.answer IS NOT NULL
-    ), audit AS (
-        INSERT INTO retrysafe.transition SELECT today, t, n.id, n.version, n.fence, n.state, n.label
-        FROM new n WHERE n.label IS NOT NULL
+        ) f
+        WHERE r.id = f.id AND r.version = f.from_version AND r.request = f.request
+            AND r.created_at = f.created_at
+        RETURNING r.id, r.version, r.fence, r.state, f.label
+    ), audited AS (
+        INSERT INTO retrysafe.transition (day, at, id, version, fence, state, what)
+        SELECT today, t, c.id, c.version, c.fence, c.state, c.label
+        FROM changed c WHERE c.label IS NOT NULL
     )
-    SELECT true, t, n.id, n.version, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::text,
-        NULL::text, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint,
-        NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::smallint,
-        NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
-    FROM new n;
-    GET DIAGNOSTICS news = ROW_COUNT;
-
-    IF news < cardinality(ids) THEN
-        RETURN QUERY SELECT false, t, s.id, s.version, s.scope, s.key, s.fingerprint, s.method,
-            s.route, s.path, s.checksum, s.format, s.created_at, s.ttl_ms, s.fence, s.attempts,
-            s.state, s.since, s.until, s.owner, s.doubt, s.lookups, s.answer_version, s.timeline,
-            s.seal, s.answer, s.mark, s.head
-        FROM unnest(ids) AS i (id) JOIN retrysafe.stored s ON s.id = i.id;
-        -- Somebody may read the clock earlier than this: an id that is gone has no row of its own.
-        RETURN QUERY SELECT false, t, NULL::bytea, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::text, NULL::text, NULL::text, NULL::bigint, NULL::smallint,
-            NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint,
-            NULL::bigint, NULL::bigint, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea;
-    END IF;
+    SELECT c.id, c.version, t FROM changed c;
 END
 $$;
 
--- Deletes at most `most` records that are over; where `keep` is set they move to retrysafe.expired.
-CREATE FUNCTION retrysafe.reap_v1(most integer, keep boolean)
+-- Writes the unchanging part of a record anew, by one who holds the record whole: it was damaged.
+CREATE FUNCTION retrysafe.mend_v1(
+    ids bytea[], froms bigint[], requests bytea[], created bigint[]
+) RETURNS void LANGUAGE sql VOLATILE AS $$
+    UPDATE retrysafe.record r SET request = n.request, created_at = n.created_at
+    FROM unnest(ids, froms, requests, created) AS n (id, from_version, request, created_at)
+    WHERE r.id = n.id AND r.version = n.from_version;
+$$;
+
+-- Deletes records that are over: those of `ids`, or at most `most` of all. Their timelines go to
+-- retrysafe.transition; where `keep` is set they themselves go to retrysafe.expired. One that another
+-- transaction holds is left for the next time.
+CREATE FUNCTION retrysafe.reap_v1(ids bytea[], most integer, keep boolean)
 RETURNS TABLE (now_ms bigint, reaped bigint)
-LANGUAGE plpgsql VOLATILE
-SET search_path = retrysafe, pg_catalog, pg_temp SET jit = off
-AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-    t bigint := retrysafe.now_ms();
+    t     bigint := retrysafe.now_ms();
+    today integer := (t / 86400000)::integer;
+    due   bytea[];
 BEGIN
+    IF ids IS NULL THEN
+        due := ARRAY(
+            SELECT r.id FROM retrysafe.record r
+            WHERE r.keep_until <= t AND r.expires_at <= t AND r.state IN (1, 2)
+            ORDER BY r.keep_until LIMIT most FOR UPDATE SKIP LOCKED
+        );
+    ELSE
+        due := ARRAY(
+            SELECT r.id FROM retrysafe.record r
+            WHERE r.id = ANY (ids) AND r.expires_at <= t AND r.state IN (1, 2)
+            ORDER BY r.id FOR UPDATE SKIP LOCKED
+        );
+    END IF;
+    IF cardinality(due) > 0 AND to_regclass('retrysafe.transition_' || today) IS NULL THEN
+        PERFORM retrysafe.make_days();
+    END IF;
     RETURN QUERY
-    WITH due AS MATERIALIZED (
-        SELECT r.id FROM retrysafe.record r
-        WHERE r.state IN (1, 2) AND r.expires_at <= t
-        ORDER BY r.expires_at LIMIT most FOR UPDATE SKIP LOCKED
-    ), gone AS (
-        DELETE FROM retrysafe.record r USING due
-        WHERE r.id = due.id AND r.state IN (1, 2) AND r.expires_at <= t RETURNING r.*
+    WITH gone AS (
+        DELETE FROM retrysafe.record r WHERE r.id = ANY (due) AND r.expires_at <= t RETURNING r.*
     ), archived AS (
-        INSERT INTO retrysafe.expired SELECT g.id, g.scope, g.key, g.fingerprint, g.method, g.route,
-            g.path, g.created_at, t, g.version, g.fence, g.attempts, g.state
-        FROM gone g WHERE keep
-    ), bodies AS (
-        DELETE FROM retrysafe.answer a USING gone g
-        WHERE a.day = 2000000000 AND g.answer_day = 2000000000 AND a.version = g.answer_version
+        INSERT INTO retrysafe.expired
+        SELECT g.id, g.request, g.created_at, t, g.version, g.fence, g.state FROM gone g WHERE keep
+    ), audited AS (
+        INSERT INTO retrysafe.transition
+        SELECT today, t, g.id, g.version, g.fence, g.state, 'reaped', g.timeline, g.moments
+        FROM gone g
     )
     SELECT t, count(*) FROM gone;
+END
+$$;
+
+-- For transactions of the application. What is set here ends with the call: the rest of the
+-- transaction is the application's own.
+--
+-- Above READ COMMITTED a duplicate or a lost lease would be found too late, by a failure of the whole.
+CREATE FUNCTION retrysafe.join_v1() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'retrysafe: this transaction is %, and only READ COMMITTED can hold a record',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'RS002', HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+    PERFORM set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+END
+$$;
+
+-- Begins one record. A begin of the same id in another transaction of an application is not waited
+-- for: that may take as long as it likes.
+CREATE FUNCTION retrysafe.begin_in_v1(
+    ids bytea[], requests bytea[], ttls bigint[], leases bigint[], details bytea[],
+    timelines bytea[], sums bigint[]
+)
+RETURNS TABLE (id bytea, version bigint, now_ms bigint)
+LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off
+AS $$
+BEGIN
+    IF NOT retrysafe.is_free_v1(ids[1]) THEN
+        RAISE EXCEPTION 'retrysafe: another transaction holds the record' USING ERRCODE = '55P03';
+    END IF;
+    RETURN QUERY SELECT * FROM retrysafe.write_v1(NULL, NULL, ids, requests, ttls, leases, details,
+        timelines, sums, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}');
+END
+$$;
+
+-- Whether no other transaction of an application has begun this id and is still open. Whoever asks
+-- holds the id until the end of its own transaction.
+CREATE FUNCTION retrysafe.is_free_v1(id bytea) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT pg_try_advisory_xact_lock(('x' || encode(substring(id FROM 1 FOR 8), 'hex'))::bit(64)::bigint)
+$$;
+
+-- Changes one record.
+CREATE FUNCTION retrysafe.change_in_v1(
+    ids bytea[], froms bigint[], requests bytea[], created bigint[], fences bigint[],
+    states smallint[], lengths bigint[], details bytea[], timelines bytea[], statuses smallint[],
+    headers_ bytea[], bodies bytea[], sums bigint[], sinces bigint[], untils bigint[],
+    last_fences bigint[], last_ats bigint[], labels text[]
+)
+RETURNS TABLE (id bytea, version bigint, now_ms bigint)
+LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM retrysafe.change_v1(NULL, NULL, ids, froms, requests, created, fences,
+        states, lengths, details, timelines, statuses, headers_, bodies, sums, sinces, untils,
+        last_fences, last_ats, labels);
 END
 $$;
 
@@ -544,3 +488,87 @@ BEGIN
     RAISE EXCEPTION 'retrysafe: %', why USING ERRCODE = 'RS001';
 END
 $$;
+
+-- For people.
+
+-- A field of record.request: 1 the scope, 2 the method, 3 the route, 4 the path. Before them stand
+-- one byte for the format, 32 for the key's digest, 41 for the fingerprint; each has its length in
+-- front, in four bytes.
+CREATE FUNCTION retrysafe.request_field(request bytea, number integer) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    place  integer := 75;
+    length integer;
+BEGIN
+    FOR field IN 1..number LOOP
+        length := ('x' || encode(substring(request FROM place FOR 4), 'hex'))::bit(32)::integer;
+        place := place + 4 + length;
+    END LOOP;
+    RETURN substring(request FROM place - length FOR length);
+END
+$$;
+
+-- The moments of a timeline, oldest first. Each has a length in four bytes, what happened, the fence
+-- and the time.
+CREATE FUNCTION retrysafe.moments(timeline bytea)
+RETURNS TABLE (number integer, at timestamptz, fence bigint, what text)
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    place  integer := 1;
+    length integer;
+    code   bytea;
+    states text[] := ARRAY['in_progress', 'completed', 'failed_retryable', 'unknown'];
+BEGIN
+    number := 0;
+    WHILE place + 20 <= octet_length(timeline) LOOP
+        length := ('x' || encode(substring(timeline FROM place FOR 4), 'hex'))::bit(32)::integer;
+        code := substring(timeline FROM place + 4 FOR length);
+        place := place + 4 + length;
+        fence := ('x' || encode(substring(timeline FROM place FOR 8), 'hex'))::bit(64)::bigint;
+        at := to_timestamp(('x' || encode(substring(timeline FROM place + 8 FOR 8), 'hex'))::bit(64)::bigint / 1000.0);
+        place := place + 16;
+        number := number + 1;
+        what := CASE get_byte(code, 0)
+            WHEN 0 THEN 'began'
+            WHEN 7 THEN 'began request ' || encode(substring(code FROM 3), 'escape')
+            WHEN 1 THEN 'settled ' || states[get_byte(code, 1) + 1]
+            WHEN 2 THEN 'doubted'
+            WHEN 3 THEN 'late result'
+            WHEN 4 THEN 'looked up'
+            WHEN 8 THEN 'looked up'
+            WHEN 5 THEN 'resolved ' || states[get_byte(code, 1) + 1]
+            WHEN 6 THEN 'expired'
+            ELSE 'code ' || get_byte(code, 0) END;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+CREATE VIEW retrysafe.overview AS
+    SELECT encode(r.id, 'hex') AS id,
+        encode(retrysafe.request_field(r.request, 1), 'escape') AS scope,
+        encode(retrysafe.request_field(r.request, 2), 'escape') AS method,
+        encode(retrysafe.request_field(r.request, 3), 'escape') AS route,
+        encode(retrysafe.request_field(r.request, 4), 'escape') AS path,
+        (ARRAY['in_progress', 'completed', 'failed_retryable', 'unknown'])[r.state + 1] AS state,
+        r.status, to_timestamp(r.created_at / 1000.0) AS created_at,
+        to_timestamp(r.since / 1000.0) AS since,
+        CASE WHEN r.state = 0 THEN to_timestamp(r.lease_until / 1000.0) END AS lease_until,
+        CASE WHEN r.expires_at = 9223372036854775807 THEN 'infinity'::timestamptz
+            ELSE to_timestamp(r.expires_at / 1000.0) END AS expires_at,
+        r.fence, r.version
+    FROM retrysafe.record r;
+
+-- What happened to every record, those that were reaped among them. `left_out` says how many moments
+-- of the record were forgotten because its timeline was full.
+CREATE VIEW retrysafe.history AS
+    SELECT encode(r.id, 'hex') AS id, m.at, m.fence, m.what,
+        r.moments - (SELECT count(*) FROM retrysafe.moments(r.timeline)) AS left_out
+    FROM retrysafe.record r, retrysafe.moments(r.timeline) m
+    UNION ALL
+    SELECT encode(r.id, 'hex'), m.at, m.fence, m.what,
+        r.moments - (SELECT count(*) FROM retrysafe.moments(r.timeline))
+    FROM retrysafe.transition r, retrysafe.moments(r.timeline) m WHERE r.timeline IS NOT NULL
+    UNION ALL
+    SELECT encode(r.id, 'hex'), to_timestamp(r.at / 1000.0), r.fence, r.what, 0
+    FROM retrysafe.transition r;

@@ -3,7 +3,8 @@ SELECT retrysafe.now_ms(), u.unknown, u.since,
     -- mean reading it.
     CASE WHEN f.few < 10000 THEN f.few ELSE greatest(c.reltuples::bigint, f.few) END,
     p.pages * current_setting('block_size')::bigint
-FROM (SELECT count(*) AS unknown, min(since) AS since FROM retrysafe.record WHERE state = 3) u,
+FROM (SELECT count(*) AS unknown, min(unknown_since) AS since FROM retrysafe.record
+        WHERE unknown_since IS NOT NULL) u,
     (SELECT count(*) AS few FROM (SELECT FROM retrysafe.record LIMIT 10000) first) f,
     (SELECT reltuples FROM pg_catalog.pg_class WHERE oid = 'retrysafe.record'::regclass) c,
     (SELECT sum(k.relpages::bigint + coalesce(t.relpages, 0))::bigint AS pages

@@ -1,1 +1,1 @@
-SELECT * FROM retrysafe.load_v1($1::bytea[], $2::integer)
+SELECT * FROM retrysafe.load_v1($1, $2, $3, $4)

@@ -1,1 +1,1 @@
-SELECT now_ms, reaped FROM retrysafe.reap_v1($1::integer, $2::boolean)
+SELECT now_ms, reaped FROM retrysafe.reap_v1($1, $2, $3)

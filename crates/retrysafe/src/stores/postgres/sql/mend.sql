@@ -1,0 +1,1 @@
+SELECT retrysafe.mend_v1($1, $2, $3, $4)

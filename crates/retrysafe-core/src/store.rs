@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 
 use crate::key::KeyDigest;
 use crate::mention::{DigestPrefix, Mention};
-use crate::record::{First, Record, Standing, Write};
+use crate::record::{Fence, First, Record, Standing, Write};
 use crate::scope::{Id, Scope};
 use crate::time::Time;
 
@@ -258,7 +258,19 @@ pub trait Transactional: Store {
         write: Write,
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> + Send;
 
-    /// Makes the transaction fail: whatever was done in it can only be rolled back from here on.
+    /// Binds the transaction to this attempt: from here on it can be committed only once the record
+    /// was [swapped](Self::swap_in) in it, whatever is rolled back to a savepoint meanwhile.
+    ///
+    /// It fails if the fence was lost, and inside a savepoint, with which it would be undone.
+    fn guard_in(
+        &self,
+        tx: &mut Self::Transaction,
+        id: Id,
+        fence: Fence,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Makes the transaction fail: whatever was done in it can only be rolled back from here on, or
+    /// back to a savepoint.
     fn refuse_in(&self, tx: &mut Self::Transaction, why: &str) -> impl Future<Output = ()> + Send;
 }
 

@@ -10,8 +10,9 @@
 //! The server commits nothing of such a transaction any more, so the answer is given and kept as it is,
 //! outside of the transaction. A success on top of refused SQL is not believed: its caller gets 503.
 //!
-//! So a handler that takes a [`Tx`] must have no effect outside of it, must not commit it by hand, and
-//! must not move it into a task of its own. One that has called somebody else and does not know what
+//! So a handler that takes a [`Tx`] must have no effect outside of it, and must not move it into a task
+//! of its own. A commit by hand fails, because the transaction is guarded: it can be committed only
+//! together with its answer. One that has called somebody else and does not know what
 //! came of it says [`Said::Unknown`]: what it did here is rolled back, and the key stays unknown.
 //!
 //! ```no_run
@@ -88,6 +89,7 @@ pub struct Tx {
 #[derive(Clone)]
 struct Slot {
     pool: PgPool,
+    engine: Engine<PostgresStore>,
     policy: Arc<Policy>,
     back: Arc<Mutex<Option<Transaction>>>,
 }
@@ -109,6 +111,7 @@ impl Transactions {
     pub async fn run(State(this): State<Self>, mut request: Request, next: Next) -> Response {
         let slot = Slot {
             pool: this.pool.clone(),
+            engine: this.engine.clone(),
             policy: Arc::clone(&this.policy),
             back: Arc::default(),
         };
@@ -267,7 +270,7 @@ fn refused(refusal: &Refusal, policy: &Policy) -> Response {
     refusal.problem(policy).into_response(Body::from)
 }
 
-fn failed(error: &sqlx::Error, policy: &Policy) -> Response {
+fn failed(error: &dyn std::error::Error, policy: &Policy) -> Response {
     tracing::warn!(%error, "a transaction was refused");
     let mut response = refused(&NOT_DONE, policy);
     response.extensions_mut().insert(Said::Retryable);
@@ -315,10 +318,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Tx {
             let told = "this handler needs a transaction: is the middleware there";
             return Err(refused(&Refusal::HandlerFailed(told), &Policy::default()));
         };
-        match slot.pool.begin().await {
-            Ok(transaction) => Ok(Self { transaction: Some(transaction), slot }),
-            // Nothing was begun, so nothing was done.
-            Err(error) => Err(failed(&error, &slot.policy)),
+        // Nothing was begun, so nothing was done.
+        let mut transaction =
+            slot.pool.begin().await.map_err(|error| failed(&error, &slot.policy))?;
+        // Nobody but the end of the request may commit it, by hand or past a savepoint.
+        if let Some(attempt) = parts.extensions.get::<Attempt>() {
+            let guarded = slot.engine.guard_in(&mut transaction, attempt.id(), attempt.fence());
+            guarded.await.map_err(|error| failed(&error, &slot.policy))?;
         }
+        Ok(Self { transaction: Some(transaction), slot })
     }
 }

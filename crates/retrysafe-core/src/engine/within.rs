@@ -51,8 +51,26 @@ impl<S: Transactional> Engine<S> {
         begin_over(&mut InTransaction { store: &self.store, tx }, ask).await
     }
 
+    /// Binds the caller's transaction to an attempt, as its first statement: it cannot be committed
+    /// without a [settle](Self::settle_in) in it, not even by rolling back to a savepoint what a
+    /// refused settle has left behind.
+    ///
+    /// # Errors
+    ///
+    /// The store's: the lease was lost, or the transaction is in a savepoint already. The transaction
+    /// is to be rolled back.
+    pub async fn guard_in(
+        &self,
+        tx: &mut S::Transaction,
+        id: Id,
+        fence: Fence,
+    ) -> Result<(), StoreError> {
+        self.store.guard_in(tx, id, fence).await
+    }
+
     /// Settles inside the caller's transaction: the outcome holds if and only if that commits. On a
-    /// lost fence the transaction is made to fail, so that work of a late owner cannot be committed.
+    /// lost fence the transaction is made to fail, so that work of a late owner cannot be committed;
+    /// where savepoints are in use, only a [guard](Self::guard_in) makes sure of that.
     ///
     /// The lease stays with the caller. If the transaction was rolled back, that is proof of
     /// non-execution, and the lease is to be settled as retryable; if its commit was ambiguous, the

@@ -54,7 +54,8 @@ async fn doubts_and_verdicts_are_audited_at_once_and_the_rest_when_a_record_is_r
         )
     };
     assert_eq!(texts(&url, &history("plain")).await, ["began", "settled completed"]);
-    let left_out = format!("SELECT max(left_out) FROM retrysafe.history WHERE id = '{}'", id("doubt"));
+    let left_out =
+        format!("SELECT max(left_out) FROM retrysafe.history WHERE id = '{}'", id("doubt"));
     // A begin, a doubt, a verdict and 17 attempts of two moments each; 16 are remembered.
     assert_eq!(number(&url, &left_out).await, 37 - 16);
 }
@@ -68,9 +69,8 @@ async fn a_settle_touches_no_index() {
         let Ok(Begun::Execute(lease)) = begin(&engine, &format!("k{n}"), 1).await else { panic!() };
         engine.settle(lease, &completed(&"x".repeat(300))).await.unwrap();
     }
-    let updates = |column: &str| {
-        format!("SELECT {column} FROM pg_stat_user_tables WHERE relname = 'record'")
-    };
+    let updates =
+        |column: &str| format!("SELECT {column} FROM pg_stat_user_tables WHERE relname = 'record'");
     // The server's own statistics come late.
     while number(&url, &updates("n_tup_upd")).await < COUNT {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -88,8 +88,7 @@ async fn what_is_unknown_is_found_by_its_own_index() {
     assert!(matches!(begun, Ok(Begun::Execute(_))));
     while engine.sweep(10).await.unwrap().doubted == 0 {}
     let standing = Some(Standing::Unknown);
-    let query =
-        Query { filter: Filter { standing, ..Filter::default() }, after: None, limit: 10 };
+    let query = Query { filter: Filter { standing, ..Filter::default() }, after: None, limit: 10 };
     let page = engine.store().scan(query).await.unwrap().value;
     assert_eq!(page.records.iter().map(|record| record.id).collect::<Vec<_>>(), [id("lost")]);
     assert_eq!(engine.store().census().await.unwrap().value.unknown, 1);

@@ -33,6 +33,13 @@ async fn api(url: &str, policy: Policy) -> Router {
         assert!(count.fetch_add(1, Ordering::AcqRel) > 0, "the first call panics");
         "done"
     };
+    let by_hand = async move |mut tx: Tx| {
+        sqlx::query("INSERT INTO payment VALUES (1)").execute(&mut **tx).await.unwrap();
+        match sqlx::query("COMMIT").execute(&mut **tx).await {
+            Ok(_) => StatusCode::OK,
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    };
     let doubt = async move |mut tx: Tx| {
         sqlx::query("INSERT INTO payment VALUES (1)").execute(&mut **tx).await.unwrap();
         (StatusCode::GATEWAY_TIMEOUT, axum::Extension(Said::Unknown))
@@ -50,6 +57,7 @@ async fn api(url: &str, policy: Policy) -> Router {
         .route("/careless", post(careless))
         .route("/tx", post(pay))
         .route("/doubt", post(doubt))
+        .route("/by-hand", post(by_hand))
         .route("/bare", post(bare))
         .layer(axum::middleware::from_fn_with_state(
             Transactions::new(pool, store.clone()).policy(policy.clone()),
@@ -110,6 +118,15 @@ async fn a_panic_is_undone_under_every_policy() {
         assert_eq!(call(&api, "/tx").await, StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0, "{policy:?}");
     }
+}
+
+// A handler cannot commit what it did without its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_by_hand_is_refused() {
+    let url = database().await;
+    let api = api(&url, Policy::default()).await;
+    assert_eq!(call(&api, "/by-hand").await, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(number(&url, "SELECT count(*) FROM payment").await, 0);
 }
 
 // The transaction is undone; what the handler set off elsewhere is not.

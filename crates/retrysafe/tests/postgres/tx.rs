@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::kit::load::{begin, begin_for, completed, id, scope};
 use crate::kit::{database, number, store};
 use retrysafe::core::Key;
-use retrysafe::core::engine::{Ask, Begun, Engine, NotSettled, Settled};
+use retrysafe::core::engine::{Ask, Begun, Engine, Lease, NotSettled, Settled};
 use retrysafe::core::fingerprint::{Fingerprint, RulesId};
 use retrysafe::core::machine::{Evidence, Proof, Verdict};
 use retrysafe::core::record::{About, Judge, Outcome, Standing};
@@ -183,4 +183,77 @@ async fn a_transaction_above_read_committed_is_refused_and_told_why() {
         tx.rollback().await.unwrap();
     }
     assert_eq!(payments(&url).await, 0);
+}
+
+/// A late owner whose lease was taken away by an operator while its transaction is open.
+async fn late_owner(engine: &Engine<PostgresStore>, lease: &Lease) {
+    while engine.sweep(10).await.unwrap().doubted == 0 {}
+    let evidence = Evidence::NotExecuted(Proof::operator());
+    let fence = lease.fence();
+    let verdict = Verdict { fence, evidence, judge: Judge::Operator, reason: "looked".into() };
+    engine.resolve(lease.id(), &verdict).await.unwrap();
+}
+
+// A refused settle leaves the transaction failed, but a savepoint before it brings the transaction
+// back, and the payment before that with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_savepoint_does_not_bring_a_refused_settle_back_where_the_transaction_is_guarded() {
+    for is_guarded in [false, true] {
+        let (url, pool, engine) = shop().await;
+        let begun = begin_for(&engine, "k", 1, Duration::from_millis(1)).await;
+        let Ok(Begun::Execute(lease)) = begun else { panic!() };
+        let mut tx = pool.begin().await.unwrap();
+        if is_guarded {
+            engine.guard_in(&mut tx, lease.id(), lease.fence()).await.unwrap();
+        }
+        pay(&mut tx, "k").await;
+        sqlx::raw_sql("SAVEPOINT s").execute(&mut *tx).await.unwrap();
+        late_owner(&engine, &lease).await;
+        let lost = engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap_err();
+        assert!(matches!(lost, NotSettled::Lost), "{lost}");
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT s").execute(&mut *tx).await.unwrap();
+        let committed = tx.commit().await;
+        let told = committed.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(committed.is_err(), is_guarded, "{told}");
+        assert_eq!(told.contains("guarded"), is_guarded, "{told}");
+        assert_eq!(payments(&url).await, i64::from(!is_guarded), "what the guard is for");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guarded_transaction_commits_with_its_settle_and_only_with_it() {
+    let (url, pool, engine) = shop().await;
+    let Ok(Begun::Execute(lease)) = begin(&engine, "k", 1).await else { panic!() };
+    let guard = async |tx: &mut _| engine.guard_in(tx, lease.id(), lease.fence()).await;
+    let mut tx = pool.begin().await.unwrap();
+    guard(&mut tx).await.unwrap();
+    pay(&mut tx, "k").await;
+    assert!(tx.commit().await.is_err(), "nothing is settled");
+
+    let mut tx = pool.begin().await.unwrap();
+    guard(&mut tx).await.unwrap();
+    sqlx::raw_sql("SAVEPOINT s").execute(&mut *tx).await.unwrap();
+    pay(&mut tx, "k").await;
+    engine.settle_in(&mut tx, &lease, &completed("undone")).await.unwrap();
+    sqlx::raw_sql("ROLLBACK TO SAVEPOINT s").execute(&mut *tx).await.unwrap();
+    assert!(tx.commit().await.is_err(), "the settle was rolled back");
+    assert_eq!(payments(&url).await, 0);
+
+    let mut tx = pool.begin().await.unwrap();
+    sqlx::raw_sql("SAVEPOINT s").execute(&mut *tx).await.unwrap();
+    let told = guard(&mut tx).await.unwrap_err().to_string();
+    assert!(told.contains("savepoint"), "{told}");
+    tx.rollback().await.unwrap();
+
+    let mut tx = pool.begin().await.unwrap();
+    guard(&mut tx).await.unwrap();
+    pay(&mut tx, "k").await;
+    engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(payments(&url).await, 1);
+    assert_eq!(number(&url, "SELECT count(*) FROM retrysafe.guard").await, 0);
+    assert!(matches!(begin(&engine, "k", 2).await, Ok(Begun::Replay(..))));
+    let mut tx = pool.begin().await.unwrap();
+    let told = guard(&mut tx).await.unwrap_err().to_string();
+    assert!(told.contains("lost"), "{told}");
 }

@@ -225,10 +225,11 @@ mod tests {
     #[test]
     fn the_number_is_found_however_the_greeting_is_cut() {
         let number = message(b'K', &[0, 0, 1, 2, 9, 9, 9, 9]);
-        let all =
-            [message(b'R', &[0; 4]), message(b'S', b"a\0b\0"), number, message(b'Z', b"I")].concat();
+        let all = [message(b'R', &[0; 4]), message(b'S', b"a\0b\0"), number, message(b'Z', b"I")]
+            .concat();
         for length in 0..all.len() {
-            let wanted = if length < 9 + 9 + 9 { Greeting::Unfinished } else { Greeting::Told(258) };
+            let wanted =
+                if length < 9 + 9 + 9 { Greeting::Unfinished } else { Greeting::Told(258) };
             assert_eq!(read_greeting(&all[..length]), wanted, "{length}");
         }
         let refused = [message(b'R', &[0; 4]), message(b'E', b"no")].concat();

@@ -119,7 +119,9 @@ impl Lane {
         let warned = wire.warned();
         let asked = async {
             match batch.kind {
-                JobKind::Change => wire.write(Statement::Change, lock_within, changes.columns()).await,
+                JobKind::Change => {
+                    wire.write(Statement::Change, lock_within, changes.columns()).await
+                }
                 JobKind::Write | JobKind::Load => {
                     let columns = begins.columns().into_iter().chain(changes.settles());
                     wire.write(Statement::Write, lock_within, columns).await

@@ -163,7 +163,11 @@ const DOUBTS: [Doubt; 6] = [
 ];
 
 fn doubt_byte(doubt: Doubt) -> u8 {
-    DOUBTS.iter().position(|each| *each == doubt).and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)
+    DOUBTS
+        .iter()
+        .position(|each| *each == doubt)
+        .and_then(|at| u8::try_from(at).ok())
+        .unwrap_or(u8::MAX)
 }
 
 /// Appends moments that have happened.

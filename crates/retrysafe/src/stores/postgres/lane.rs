@@ -4,8 +4,8 @@
 //! under way, sends it as one transaction, and answers when that is durable. There is no timer: a
 //! lone operation goes out at once, and the longer a flush takes the more share the next.
 //!
-//! A key always takes the same lane, so two operations on one key never meet on two connections of
-//! one process. A batch holds one operation per key, sorted by key, so that batches of several
+//! A key always takes the same lane, but for the moment at which the second one is opened, so two
+//! operations on one key hardly ever meet on two connections of one process. A batch holds one operation per key, sorted by key, so that batches of several
 //! processes take their locks in one order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -85,12 +85,13 @@ pub(super) struct Batch {
 }
 
 impl Lane {
-    /// Starts a lane over a connection that is there already.
-    pub(super) fn start(shared: Arc<Shared>, wire: Wire) -> mpsc::Sender<Job> {
+    /// Starts a lane, over a connection that is there already or over one that is opened when there is
+    /// something to do.
+    pub(super) fn start(shared: Arc<Shared>, wire: Option<Wire>) -> mpsc::Sender<Job> {
         let (sender, queue) = mpsc::channel(QUEUE_MAX);
         let back = sender.downgrade();
         let waiting = VecDeque::new();
-        let lane = Self { shared, queue, back, wire: Some(wire), waiting, held: HashMap::new() };
+        let lane = Self { shared, queue, back, wire, waiting, held: HashMap::new() };
         tokio::spawn(lane.run());
         sender
     }

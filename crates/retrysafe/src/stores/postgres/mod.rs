@@ -61,6 +61,7 @@ pub mod tx;
 mod upkeep;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use connect::ConnectError;
 pub use migrate::{migrate, script};
@@ -73,7 +74,8 @@ use lane::{Barrier, Lane, Shared};
 use retrysafe_core::record::{First, Record, Standing, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
-    Census, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Census, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, StoreErrorKind,
+    Swapped,
 };
 use settings::Settings;
 use sights::SweepFloor;
@@ -82,6 +84,10 @@ use tokio::time::Instant;
 
 /// How many connections carry writes. One flushes while the other fills; a third gained nothing.
 const WRITERS: usize = 2;
+
+/// How many operations wait for the first of them before the second is opened. Fewer fit into one
+/// batch, and a small application keeps a connection free.
+const SECOND_WRITER_FROM: usize = 8;
 
 /// The largest body of an answer that this store keeps. The server itself would hold a gibibyte in one
 /// value; but a settle has half of the deadline to be sent in, 2.5 seconds unless the URL says
@@ -97,6 +103,8 @@ pub struct PostgresStore {
 struct Inner {
     shared: Arc<Shared>,
     writers: [mpsc::Sender<Job>; WRITERS],
+    /// Whether the second of them is needed. Once it is, it stays.
+    is_second_open: AtomicBool,
     reader: mpsc::Sender<Job>,
     /// For scans and reaping, which nobody waits for in a hurry.
     upkeep: Mutex<Option<Wire>>,
@@ -144,12 +152,13 @@ impl PostgresStore {
         shared.barrier.raise();
         // Verified once more: only now can its tables be looked at.
         drop(first);
-        let (one, two, three) = (wire().await?, wire().await?, wire().await?);
         let start = |wire| Lane::start(Arc::clone(&shared), wire);
-        let (writers, reader) = ([start(one), start(two)], start(three));
+        let writers = [start(Some(wire().await?)), start(None)];
+        let reader = start(None);
         let inner = Inner {
             shared,
             writers,
+            is_second_open: AtomicBool::new(false),
             reader,
             upkeep: Mutex::new(None),
             probe: Mutex::new(None),
@@ -166,11 +175,7 @@ impl PostgresStore {
         self.inner.shared.barrier.raise();
     }
 
-    async fn read(
-        &self,
-        id: Id,
-        known: Option<u64>,
-    ) -> Result<Stamped<LoadedUnless>, StoreError> {
+    async fn read(&self, id: Id, known: Option<u64>) -> Result<Stamped<LoadedUnless>, StoreError> {
         match self.ask(&self.inner.reader, Ask::Load(id, known)).await? {
             Reply::Loaded(answer) => Ok(answer),
             Reply::Inserted(_) | Reply::Swapped(_) => Err(broken()),
@@ -179,11 +184,15 @@ impl PostgresStore {
 
     fn writer(&self, id: &Id) -> &mpsc::Sender<Job> {
         let [one, two] = &self.inner.writers;
-        // The last byte: the first ones sort the batches.
-        match id.as_bytes().last().is_some_and(|byte| byte & 1 == 1) {
-            true => two,
-            false => one,
+        let is_second_open = &self.inner.is_second_open;
+        if !is_second_open.load(Ordering::Relaxed) {
+            if one.max_capacity() - one.capacity() < SECOND_WRITER_FROM {
+                return one;
+            }
+            is_second_open.store(true, Ordering::Relaxed);
         }
+        // The last byte: the first ones sort the batches.
+        if id.as_bytes().last().is_some_and(|byte| byte & 1 == 1) { two } else { one }
     }
 
     /// Sends a job and waits for its answer, up to the deadline.

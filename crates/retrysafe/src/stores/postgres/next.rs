@@ -38,9 +38,7 @@ impl<'a> Next<'a> {
             | Becomes::FailedRetryable
             | Becomes::Unknown(_)
             | Becomes::LookedUp
-            | Becomes::Expired => {
-                Self { attempts: from.attempts, mark: from.mark, ttl_ms, ..next }
-            }
+            | Becomes::Expired => Self { attempts: from.attempts, mark: from.mark, ttl_ms, ..next },
         }
     }
 

@@ -98,12 +98,7 @@ pub(super) fn written<'a, C: Cells + 'a>(rows: impl Iterator<Item = &'a C>) -> O
     .collect()
 }
 
-fn record(
-    cells: &impl Cells,
-    id: Id,
-    version: u64,
-    request: &[u8],
-) -> Result<Record, DecodeError> {
+fn record(cells: &impl Cells, id: Id, version: u64, request: &[u8]) -> Result<Record, DecodeError> {
     match request.first() {
         Some(&FORMAT) => read(cells, id, version, request).ok_or(DecodeError::Malformed)?,
         Some(other) => Err(DecodeError::UnknownVersion(*other)),

@@ -17,13 +17,16 @@
 //! # }
 //! ```
 //!
+//! Where the transaction has savepoints, [`Engine::guard_in`](retrysafe_core::Engine::guard_in) comes
+//! first: with it, the transaction cannot be committed without the settle.
+//!
 //! A commit that fails without an answer may have happened: look at the record before anything else.
 //! A commit that the application makes is the application's: if its wait for a synchronous standby is
 //! cancelled, `sqlx` does not show the warning.
 
 use std::time::Duration;
 
-use retrysafe_core::record::{First, Record, Write};
+use retrysafe_core::record::{Fence, First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Inserted, Stamped, StoreError, StoreErrorKind, Swapped, Transactional,
@@ -103,6 +106,17 @@ impl Transactional for PostgresStore {
         }
     }
 
+    async fn guard_in(
+        &self,
+        tx: &mut Self::Transaction,
+        id: Id,
+        fence: Fence,
+    ) -> Result<(), StoreError> {
+        let query = sqlx::query("SELECT retrysafe.guard_v1($1, $2)").persistent(false);
+        let query = query.bind(id.as_bytes().to_vec()).bind(fence.0.cast_signed());
+        query.execute(&mut **tx).await.map(drop).map_err(refused)
+    }
+
     async fn refuse_in(&self, tx: &mut Self::Transaction, why: &str) {
         // The statement is there to fail: from here on the server accepts nothing but a rollback.
         let _ = sqlx::query("SELECT retrysafe.refuse_v1($1)")
@@ -126,10 +140,7 @@ async fn write_in(
 }
 
 /// Reads one record as this transaction sees it.
-async fn load_in(
-    tx: &mut sqlx::Transaction<'_, Postgres>,
-    id: Id,
-) -> Result<Loaded, StoreError> {
+async fn load_in(tx: &mut sqlx::Transaction<'_, Postgres>, id: Id) -> Result<Loaded, StoreError> {
     let sql = "SELECT * FROM retrysafe.load_v1(NULL, NULL, ARRAY[$1], ARRAY[NULL::bigint])";
     let query = sqlx::query(sql).persistent(false).bind(id.as_bytes().to_vec());
     let rows: Vec<PgRow> = query.fetch_all(&mut **tx).await.map_err(refused)?;

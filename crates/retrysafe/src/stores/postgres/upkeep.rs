@@ -32,7 +32,8 @@ impl PostgresStore {
         loop {
             let most = (limit - reaped).min(REAP_MAX);
             let most = i32::try_from(most).unwrap_or(i32::MAX);
-            let rows = self.with_wire(async |wire| wire.reap(None, Some(most), expiry).await).await?;
+            let rows =
+                self.with_wire(async |wire| wire.reap(None, Some(most), expiry).await).await?;
             let told = |at| rows.first().and_then(|row| row.number(at));
             let (now, count) = (time(told(0).ok_or_else(broken)?), told(1).ok_or_else(broken)?);
             let count = usize::try_from(count).map_err(|_| broken())?;
@@ -51,10 +52,7 @@ impl PostgresStore {
             let dropped = self
                 .with_wire(async |wire| {
                     wire.client
-                        .query_typed_one(
-                            "SELECT retrysafe.drop_day($1)",
-                            &[(&days, Type::INT4)],
-                        )
+                        .query_typed_one("SELECT retrysafe.drop_day($1)", &[(&days, Type::INT4)])
                         .await
                 })
                 .await;

@@ -74,9 +74,10 @@ async fn relay(
                 let Ok(count @ 1..) = read else { return };
                 asked.bytes.extend_from_slice(&up[..count]);
                 while let Some((message, is_write)) = asked.next() {
-                    let cut = match is_write {
-                        true => armed.swap(Cut::No as u8, Ordering::SeqCst),
-                        false => Cut::No as u8,
+                    let cut = if is_write {
+                        armed.swap(Cut::No as u8, Ordering::SeqCst)
+                    } else {
+                        Cut::No as u8
                     };
                     if cut == Cut::BeforeCommit as u8 {
                         cuts.fetch_add(1, Ordering::SeqCst);

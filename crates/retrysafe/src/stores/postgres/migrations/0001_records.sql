@@ -463,6 +463,54 @@ CREATE FUNCTION retrysafe.is_free_v1(id bytea) RETURNS boolean LANGUAGE sql VOLA
     SELECT pg_try_advisory_xact_lock(('x' || encode(substring(id FROM 1 FOR 8), 'hex'))::bit(64)::bigint)
 $$;
 
+-- Which transactions may commit only with a record that they have settled. A row lives as long as its
+-- transaction: nobody else ever sees it.
+CREATE TABLE retrysafe.guard (
+    txid       xid8    NOT NULL,
+    id         bytea   NOT NULL,
+    is_settled boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (txid, id)
+);
+
+CREATE FUNCTION retrysafe.check_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM retrysafe.guard g WHERE g.txid = NEW.txid AND g.id = NEW.id AND g.is_settled;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'retrysafe: this transaction is guarded, and its record is not settled in it'
+            USING ERRCODE = 'RS004';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- Looks at the end of the transaction, whatever was rolled back to a savepoint meanwhile.
+CREATE CONSTRAINT TRIGGER guarded AFTER INSERT ON retrysafe.guard
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION retrysafe.check_guard();
+
+-- The first statement of a transaction that works for this attempt. Its COMMIT fails unless the record
+-- was settled in it. Inside a savepoint it would be undone with that, so it is refused there.
+CREATE FUNCTION retrysafe.guard_v1(record_id bytea, record_fence bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    written_by xid;
+BEGIN
+    PERFORM retrysafe.join_v1();
+    INSERT INTO retrysafe.guard (txid, id) VALUES (pg_current_xact_id(), record_id);
+    SELECT g.xmin INTO written_by FROM retrysafe.guard g
+    WHERE g.txid = pg_current_xact_id() AND g.id = record_id;
+    IF written_by <> pg_current_xact_id()::xid THEN
+        RAISE EXCEPTION 'retrysafe: a guard inside a savepoint would be rolled back with it'
+            USING ERRCODE = 'RS003', HINT = 'Guard the transaction before its first savepoint.';
+    END IF;
+    IF NOT EXISTS (
+        SELECT FROM retrysafe.record r
+        WHERE r.id = record_id AND r.fence = record_fence AND r.state IN (0, 3)
+    ) THEN
+        RAISE EXCEPTION 'retrysafe: the lease was lost' USING ERRCODE = 'RS001';
+    END IF;
+END
+$$;
+
 -- Changes one record.
 CREATE FUNCTION retrysafe.change_in_v1(
     ids bytea[], froms bigint[], requests bytea[], created bigint[], fences bigint[],
@@ -479,6 +527,10 @@ BEGIN
     RETURN QUERY SELECT * FROM retrysafe.change_v1(NULL, NULL, ids, froms, requests, created, fences,
         states, lengths, details, timelines, statuses, headers_, bodies, sums, sinces, untils,
         last_fences, last_ats, labels);
+    IF FOUND THEN
+        UPDATE retrysafe.guard g SET is_settled = true
+        WHERE g.txid = pg_current_xact_id() AND g.id = ids[1];
+    END IF;
 END
 $$;
 

@@ -10,7 +10,6 @@ use super::rules::Broken;
 /// Rooms that still need each other, by the folder that they are in.
 const CYCLES: &[(&str, &[&str])] = &[
     ("crates/retrysafe/src/client", &["settings", "transport"]),
-    ("crates/retrysafe/src/stores/postgres", &["connect", "settings", "tls"]),
     ("crates/sim/src", &["checker", "museum", "options", "replay", "run", "world"]),
     ("crates/sim/src/world", &["gateway", "handle", "mutant"]),
 ];

@@ -18,7 +18,7 @@ use retrysafe_core::time::Time;
 use tokio_postgres::error::SqlState;
 
 use super::columns::{Begins, Changes};
-use super::connect::Fault;
+use super::fault::Fault;
 use super::job::{Ask, Job, JobKind, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};

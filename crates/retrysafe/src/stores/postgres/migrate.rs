@@ -7,7 +7,8 @@
 
 use tokio_postgres::types::Type;
 
-use super::connect::{ConnectError, Wire};
+use super::connect::Wire;
+use super::fault::ConnectError;
 use super::settings::PostgresUrl;
 
 /// One step of the schema.

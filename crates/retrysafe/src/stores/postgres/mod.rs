@@ -42,6 +42,7 @@ mod backend;
 mod carry;
 mod columns;
 mod connect;
+mod fault;
 mod fields;
 mod hint;
 mod job;
@@ -63,7 +64,7 @@ mod upkeep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use connect::ConnectError;
+pub use fault::ConnectError;
 pub use migrate::{migrate, script};
 pub use settings::{Expiry, PostgresUrl};
 

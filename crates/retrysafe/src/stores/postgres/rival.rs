@@ -21,7 +21,7 @@ use retrysafe_core::time::Time;
 
 use super::carry::damaged;
 use super::columns::Changes;
-use super::connect::Fault;
+use super::fault::Fault;
 use super::job::{Ask, Job, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};
@@ -35,6 +35,7 @@ const HELD_FOR: Duration = Duration::from_secs(2);
 const HELD_MAX: usize = 1_024;
 
 /// Why a write was not done.
+#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
 enum Finding {
     Told(Reply),
     Damaged(retrysafe_core::codec::DecodeError),

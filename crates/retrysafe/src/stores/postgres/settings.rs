@@ -26,7 +26,7 @@ use std::time::Duration;
 use retrysafe_core::units::parse_duration;
 use tokio_postgres::config::{Host, SslMode};
 
-use super::connect::ConnectError;
+use super::fault::ConnectError;
 
 /// What becomes of records whose retention is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,13 +16,6 @@ use super::columns::{Changes, Column};
 use super::connect::Wire;
 use super::settings::Expiry;
 
-/// Statements that are prepared by name on one connection, once they are needed.
-#[derive(Default)]
-pub(super) struct Named {
-    write: OnceCell<Prepared>,
-    load: OnceCell<Prepared>,
-}
-
 /// A statement that writes a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statement {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 
-use super::connect::ConnectError;
+use super::fault::ConnectError;
 
 #[derive(Clone)]
 pub(super) struct Connector(Arc<ClientConfig>);

@@ -10,7 +10,8 @@ use retrysafe_core::store::{Stamped, StoreError, StoreErrorKind};
 use tokio::sync::Mutex;
 use tokio_postgres::types::Type;
 
-use super::connect::{Fault, Wire};
+use super::connect::Wire;
+use super::fault::Fault;
 use super::fields::time;
 use super::row::Cells as _;
 use super::{PostgresStore, broken};

@@ -12,6 +12,8 @@ use crate::Error;
 const NEEDED: &[(&str, &[&str])] = &[
     ("postgresql", &["/usr/lib/postgresql/*/bin/initdb"]),
     ("pgbouncer", &["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]),
+    ("redis-server", &["/usr/bin/redis-server"]),
+    ("redis-sentinel", &["/usr/bin/redis-sentinel"]),
     ("strace", &["/usr/bin/strace"]),
 ];
 

@@ -316,6 +316,18 @@ pub(crate) enum StoreCommand {
         #[arg(long)]
         print: bool,
     },
+    /// Say that a Redis may be trusted: once for a new one, and again to end a quarantine because
+    /// nothing was lost.
+    Init {
+        #[command(flatten)]
+        configured: Configured,
+        /// It has lost records: nothing new is executed until its quarantine is over.
+        #[arg(long)]
+        after_loss: bool,
+        /// Answer with JSON, for scripts.
+        #[arg(long)]
+        json: bool,
+    },
     /// Look for damage without changing anything.
     Doctor(StoreArgs),
     /// Delete expired records now.

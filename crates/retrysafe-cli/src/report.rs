@@ -3,11 +3,17 @@
 //! What is protected and how, where records are kept and how safe they are there, and where to
 //! connect: an operator should not have to guess which rules hold.
 
+use retrysafe::stores::any::{AnyStore, StoreUrl};
 use retrysafe_core::units::show_duration;
 
 use crate::config::token;
 use crate::config::{Config, RouteRules, ScopePart, file};
-use crate::store;
+use crate::store::durability;
+
+/// Says where records are kept, as soon as they can be.
+pub(crate) fn store_opened(url: &StoreUrl, store: &AnyStore) {
+    tracing::info!(store = %url, durable = %durability(url, store), "records are kept");
+}
 
 /// Says it, line by line.
 pub(crate) fn at_start(config: &Config) {
@@ -18,11 +24,6 @@ pub(crate) fn at_start(config: &Config) {
         upstream = %config.upstream.authority,
         threads = config.threads,
         "retrysafe serves"
-    );
-    tracing::info!(
-        store = %config.store,
-        durable = store::durability(&config.store),
-        "records are kept"
     );
     for route in config.routes.iter().chain([&config.defaults]) {
         protects(route);

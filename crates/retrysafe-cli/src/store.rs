@@ -1,10 +1,15 @@
 //! How safe are records where they are kept?
 
-use retrysafe::stores::any::StoreUrl;
+use std::borrow::Cow;
+
+use retrysafe::stores::any::{AnyStore, StoreUrl};
 use retrysafe::stores::disk::Durability;
 
-/// How safe they are there, for people.
-pub(crate) fn durability(url: &StoreUrl) -> &'static str {
+/// How safe they are there, for people. A Redis says itself what it promises.
+pub(crate) fn durability(url: &StoreUrl, store: &AnyStore) -> Cow<'static, str> {
+    if let AnyStore::Redis(redis) = store {
+        return redis.durability().into();
+    }
     match url {
         StoreUrl::Memory => "no: a restart forgets everything, and retries across it run again",
         StoreUrl::Disk { durability: Durability::Process, .. } => {
@@ -14,5 +19,7 @@ pub(crate) fn durability(url: &StoreUrl) -> &'static str {
             "yes: every answer is flushed before it leaves"
         }
         StoreUrl::Postgres(_) => "yes: every answer is committed before it leaves",
+        StoreUrl::Redis(_) => "as this Redis is configured",
     }
+    .into()
 }

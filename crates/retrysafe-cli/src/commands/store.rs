@@ -1,7 +1,7 @@
-//! What do `store migrate`, `doctor`, `reap` and `salvage` do?
+//! What do `store init`, `migrate`, `doctor`, `reap` and `salvage` do?
 //!
 //! They open the store themselves. The disk store has one owner at a time: stop the gateway first.
-//! PostgreSQL is shared, and they may run beside it.
+//! PostgreSQL and Redis are shared, and they may run beside it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,9 +9,11 @@ use std::path::Path;
 use indicatif::ProgressBar;
 use retrysafe::stores::any::{AnyStore, StoreUrl, WallClock};
 use retrysafe::stores::disk::{DiskOptions, salvage};
-use retrysafe::stores::postgres::{self, PostgresStore, PostgresUrl};
+use retrysafe::stores::postgres::{self, PostgresStore};
+use retrysafe::stores::redis::{RedisStore, Trust};
 use retrysafe_core::Engine;
 use retrysafe_core::store::{PAGE_MAX, Query, Store};
+use retrysafe_core::units::show_duration;
 use serde_json::json;
 
 use crate::Failure;
@@ -40,8 +42,15 @@ pub(crate) async fn run(
             match url(configured.flags(), variables)? {
                 StoreUrl::Memory => Err("a memory store has nothing to look at".into()),
                 StoreUrl::Disk { folder, .. } => examine_disk(&folder, json),
-                StoreUrl::Postgres(url) => examine_postgres(url, json).await,
+                StoreUrl::Postgres(url) => {
+                    examine_server(PostgresStore::open(&url.without_migration()).await?, json).await
+                }
+                StoreUrl::Redis(url) => examine_server(RedisStore::open(&url).await?, json).await,
             }
+        }
+        StoreCommand::Init { configured, after_loss, json } => {
+            let trust = if after_loss { Trust::AfterQuarantine } else { Trust::AtOnce };
+            init(url(configured.flags(), variables)?, trust, json).await
         }
         StoreCommand::Salvage { from, to, clock, json } => {
             salvage_disk(&from, &to, clock.wall_clock(), json)
@@ -71,18 +80,35 @@ async fn migrate(
             output::say(&postgres::script());
             return Ok(());
         }
-        (StoreUrl::Memory | StoreUrl::Disk { .. }, true) => {
+        (StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_), true) => {
             return Err("only a PostgreSQL store is made by SQL that could be printed".into());
         }
         (StoreUrl::Postgres(url), false) => {
             postgres::migrate(url).await?;
         }
         // Opening a store makes it if it is not there, and refuses one of another version.
-        (StoreUrl::Memory | StoreUrl::Disk { .. }, false) => {
+        (StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_), false) => {
             drop(AnyStore::open_by_clock(url, clock).await?);
         }
     }
     say(as_json, "migrated", &json!({"store": url.to_string()}));
+    Ok(())
+}
+
+/// Says that a Redis may be trusted. No other store can lose everything and look like a new one.
+async fn init(url: StoreUrl, trust: Trust, as_json: bool) -> Result<(), Failure> {
+    let StoreUrl::Redis(url) = url else {
+        return Err("only a Redis needs to be initialised; `store migrate` makes the others".into());
+    };
+    RedisStore::init(&url, trust).await?;
+    let quarantine = show_duration(url.quarantine());
+    let told = match trust {
+        Trust::AtOnce => "initialised: new requests are executed from now on".to_owned(),
+        Trust::AfterQuarantine => {
+            format!("initialised: new requests are executed again in {quarantine}")
+        }
+    };
+    say(as_json, &told, &json!({"store": url.to_string(), "trusted": trust == Trust::AtOnce}));
     Ok(())
 }
 
@@ -157,8 +183,7 @@ fn salvage_disk(from: &Path, to: &Path, clock: WallClock, as_json: bool) -> Resu
 }
 
 /// Reads every record once. The server's own pages are the server's business.
-async fn examine_postgres(url: PostgresUrl, as_json: bool) -> Result<(), Failure> {
-    let store = PostgresStore::open(&url.without_migration()).await?;
+async fn examine_server(store: impl Store, as_json: bool) -> Result<(), Failure> {
     let (mut records, mut damaged) = (0, Vec::new());
     let mut query = Query { limit: PAGE_MAX, ..Query::default() };
     loop {

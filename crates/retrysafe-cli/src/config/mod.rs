@@ -223,6 +223,8 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         for (at, table) in file.route.iter().enumerate() {
             wrong.extend(rules::too_large(table, store, &format!("route[{at}]")));
         }
+        let all = routes.iter().chain([&defaults]);
+        wrong.extend(all.filter_map(|route| rules::outlives_quarantine(route, store)).next());
     }
     let patterns: Vec<_> = routes.iter().map(RouteRules::pattern).collect();
     for (at, what) in patterns::check(&patterns) {
@@ -288,7 +290,9 @@ fn state_folder(file: &File, store: &StoreUrl) -> PathBuf {
     match (&file.state_folder, store) {
         (Some(folder), _) => folder.into(),
         (None, StoreUrl::Disk { folder, .. }) => folder.clone(),
-        (None, StoreUrl::Memory | StoreUrl::Postgres(_)) => STATE_FOLDER.into(),
+        (None, StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_)) => {
+            STATE_FOLDER.into()
+        }
     }
 }
 

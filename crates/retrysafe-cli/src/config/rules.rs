@@ -8,7 +8,7 @@ use retrysafe::stores::any::StoreUrl;
 use retrysafe_core::Policy;
 use retrysafe_core::fingerprint::Rules;
 use retrysafe_core::policy::{KeyRule, OnServerError, OnStoreError};
-use retrysafe_core::units::show_size;
+use retrysafe_core::units::{show_duration, show_size};
 
 use super::cors::Cors;
 use super::file::{self, Anonymous, Length, RouteSettings, Size};
@@ -304,6 +304,21 @@ pub(crate) fn too_large(table: &RouteSettings, store: &StoreUrl, at: &str) -> Op
     (bytes > most).then(|| {
         let what = format!("is more than this store can hold in one record, {}", show_size(most));
         Complaint::new(format!("{at}.response_bytes_max"), what)
+    })
+}
+
+/// What is wrong with a Redis whose quarantine ends before an execution may: after a fail-over, a
+/// retry would run beside it.
+pub(crate) fn outlives_quarantine(route: &RouteRules, store: &StoreUrl) -> Option<Complaint> {
+    let StoreUrl::Redis(url) = store else { return None };
+    (url.quarantine() < route.policy.lease_max).then(|| {
+        let lease_max = show_duration(route.policy.lease_max);
+        let what = format!(
+            "has a quarantine that is shorter than the lease_max of {}, {lease_max}: write \
+             ?quarantine={lease_max} or longer",
+            route.path
+        );
+        Complaint::new("store", what)
     })
 }
 

@@ -74,6 +74,7 @@ pub(crate) fn serve(
         };
         let store = Arc::new(store);
         let looked_back = look_back(&config, &store).await?;
+        report::store_opened(&config.store, &store);
         run(config, store, &looked_back, signals, request_log, metrics, reload).await
     })
 }
@@ -119,9 +120,9 @@ async fn run<S: Store>(
         None => None,
     };
     let token = token(&config)?;
+    report::at_start(&config);
     let (stop, stopped) = watch::channel(false);
     let (end_admin, admin_ended) = watch::channel(false);
-    report::at_start(&config);
     let threads = config.threads;
     let patience = admin::Patience {
         head_time_max: config.head_time_max,

@@ -7,6 +7,8 @@
 //! | `disk:PATH?durability=process` | the same, surviving a crash of the process only |
 //! | `disk:PATH?create=never` | the same, refusing a folder that holds no store |
 //! | `postgres://USER:PASSWORD@HOST/DATABASE` | in PostgreSQL, shared with others |
+//! | `redis://USER:PASSWORD@HOST/DB`, `rediss:`, `redis+unix:` | in Redis, shared with others |
+//! | `redis-cluster://HOST,HOST`, `redis+sentinel://HOST,HOST/NAME` | in a Redis that fails over |
 //!
 //! A URL may hold a password. Nothing here shows one: a [`StoreUrl`] is displayed without it, and an
 //! error never repeats what it could not read.
@@ -27,6 +29,8 @@ use super::disk::{CreatePolicy, DiskOptions, DiskStore, Durability, OpenError};
 use super::memory::MemoryStore;
 #[cfg(feature = "postgres")]
 use super::postgres::{ConnectError, PostgresStore, PostgresUrl};
+#[cfg(feature = "redis")]
+use super::redis::{ConnectError as RedisError, RedisStore, RedisUrl};
 
 /// A URL that was understood. The store itself need not be there yet.
 ///
@@ -54,6 +58,9 @@ pub enum StoreUrl {
     /// See [`postgres`](super::postgres).
     #[cfg(feature = "postgres")]
     Postgres(PostgresUrl),
+    /// See [`redis`](super::redis).
+    #[cfg(feature = "redis")]
+    Redis(RedisUrl),
 }
 
 /// A store that was chosen by its URL.
@@ -79,6 +86,9 @@ pub enum AnyStore {
     /// See [`postgres`](super::postgres).
     #[cfg(feature = "postgres")]
     Postgres(PostgresStore),
+    /// See [`redis`](super::redis).
+    #[cfg(feature = "redis")]
+    Redis(RedisStore),
 }
 
 /// Whether a wall clock counts that is weeks ahead of the last time that a disk store has seen.
@@ -103,6 +113,9 @@ pub enum AnyError {
     /// The PostgreSQL store could not be opened, or its URL is wrong.
     #[cfg(feature = "postgres")]
     Postgres(ConnectError),
+    /// The Redis store could not be opened, or its URL is wrong.
+    #[cfg(feature = "redis")]
+    Redis(RedisError),
 }
 
 impl FromStr for StoreUrl {
@@ -136,6 +149,10 @@ impl FromStr for StoreUrl {
             "postgres" | "postgresql" => {
                 url.parse().map(Self::Postgres).map_err(AnyError::Postgres)
             }
+            #[cfg(feature = "redis")]
+            scheme if RedisUrl::SCHEMES.contains(&scheme) => {
+                url.parse().map(Self::Redis).map_err(AnyError::Redis)
+            }
             _ => Err(AnyError::Url),
         }
     }
@@ -150,6 +167,8 @@ impl StoreUrl {
             Self::Disk { .. } => super::disk::ANSWER_BYTES_MAX,
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => super::postgres::ANSWER_BYTES_MAX,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => super::redis::ANSWER_BYTES_MAX,
         }
     }
 }
@@ -174,6 +193,8 @@ impl fmt::Display for StoreUrl {
             }
             #[cfg(feature = "postgres")]
             Self::Postgres(url) => url.fmt(f),
+            #[cfg(feature = "redis")]
+            Self::Redis(url) => url.fmt(f),
         }
     }
 }
@@ -193,7 +214,10 @@ impl AnyStore {
     /// # Errors
     ///
     /// See [`AnyError`].
-    #[cfg_attr(not(feature = "postgres"), expect(clippy::unused_async, reason = "others wait"))]
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "redis")),
+        expect(clippy::unused_async, reason = "others wait")
+    )]
     #[cfg_attr(not(feature = "disk"), expect(unused_variables, reason = "the disk store's"))]
     pub async fn open_by_clock(url: &StoreUrl, clock: WallClock) -> Result<Self, AnyError> {
         match url {
@@ -211,6 +235,10 @@ impl AnyStore {
             StoreUrl::Postgres(url) => {
                 PostgresStore::open(url).await.map(Self::Postgres).map_err(AnyError::Postgres)
             }
+            #[cfg(feature = "redis")]
+            StoreUrl::Redis(url) => {
+                RedisStore::open(url).await.map(Self::Redis).map_err(AnyError::Redis)
+            }
         }
     }
 }
@@ -220,12 +248,14 @@ impl AnyStore {
     /// nobody can be executing them any more. They are unknown now.
     pub fn abandoned(&self) -> usize {
         match self {
-            // What was in memory is gone, and PostgreSQL has other owners.
+            // What was in memory is gone, and a server has other owners.
             Self::Memory(_) => 0,
             #[cfg(feature = "disk")]
             Self::Disk(store) => store.abandoned(),
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => 0,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => 0,
         }
     }
 }
@@ -240,6 +270,8 @@ impl AnyError {
             Self::Disk(_) => false,
             #[cfg(feature = "postgres")]
             Self::Postgres(error) => error.may_pass(),
+            #[cfg(feature = "redis")]
+            Self::Redis(error) => error.may_pass(),
         }
     }
 }
@@ -249,13 +281,16 @@ impl fmt::Display for AnyError {
         match self {
             Self::Url => f.write_str(
                 "names no store: use memory:, disk:PATH, disk:PATH?durability=process, \
-                 disk:PATH?create=never or \
-                 postgres://USER:PASSWORD@HOST/DATABASE",
+                 disk:PATH?create=never, postgres://USER:PASSWORD@HOST/DATABASE, \
+                 redis://USER:PASSWORD@HOST/DB, redis-cluster://HOST,HOST or \
+                 redis+sentinel://HOST,HOST/NAME",
             ),
             #[cfg(feature = "disk")]
             Self::Disk(error) => error.fmt(f),
             #[cfg(feature = "postgres")]
             Self::Postgres(error) => error.fmt(f),
+            #[cfg(feature = "redis")]
+            Self::Redis(error) => error.fmt(f),
         }
     }
 }
@@ -268,109 +303,66 @@ impl std::error::Error for AnyError {
             Self::Disk(error) => Some(error),
             #[cfg(feature = "postgres")]
             Self::Postgres(error) => Some(error),
+            #[cfg(feature = "redis")]
+            Self::Redis(error) => Some(error),
         }
     }
 }
 
+/// The same call to whichever store it is.
+macro_rules! whichever {
+    ($any:ident, $store:ident => $call:expr) => {
+        match $any {
+            Self::Memory($store) => $call,
+            #[cfg(feature = "disk")]
+            Self::Disk($store) => $call,
+            #[cfg(feature = "postgres")]
+            Self::Postgres($store) => $call,
+            #[cfg(feature = "redis")]
+            Self::Redis($store) => $call,
+        }
+    };
+}
+
 impl Store for AnyStore {
     async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
-        match self {
-            Self::Memory(store) => store.insert(first).await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.insert(first).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.insert(first).await,
-        }
+        whichever!(self, store => store.insert(first).await)
     }
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        match self {
-            Self::Memory(store) => store.load(id).await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.load(id).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.load(id).await,
-        }
+        whichever!(self, store => store.load(id).await)
     }
 
     async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
-        match self {
-            Self::Memory(store) => store.load_unless(id, version).await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.load_unless(id, version).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.load_unless(id, version).await,
-        }
+        whichever!(self, store => store.load_unless(id, version).await)
     }
 
     fn change_hint(&self, id: Id) -> Option<ChangeHint> {
-        match self {
-            Self::Memory(store) => store.change_hint(id),
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.change_hint(id),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.change_hint(id),
-        }
+        whichever!(self, store => store.change_hint(id))
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
-        match self {
-            Self::Memory(store) => store.swap(from, write).await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.swap(from, write).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.swap(from, write).await,
-        }
+        whichever!(self, store => store.swap(from, write).await)
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        match self {
-            Self::Memory(store) => store.scan(query).await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.scan(query).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.scan(query).await,
-        }
+        whichever!(self, store => store.scan(query).await)
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
-        match self {
-            Self::Memory(store) => store.reap(limit).await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.reap(limit).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.reap(limit).await,
-        }
+        whichever!(self, store => store.reap(limit).await)
     }
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
-        match self {
-            Self::Memory(store) => store.probe().await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.probe().await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.probe().await,
-        }
+        whichever!(self, store => store.probe().await)
     }
 
     async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        match self {
-            Self::Memory(store) => store.latest(query).await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.latest(query).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.latest(query).await,
-        }
+        whichever!(self, store => store.latest(query).await)
     }
 
     async fn census(&self) -> Result<Stamped<Census>, StoreError> {
-        match self {
-            Self::Memory(store) => store.census().await,
-            #[cfg(feature = "disk")]
-            Self::Disk(store) => store.census().await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.census().await,
-        }
+        whichever!(self, store => store.census().await)
     }
 }
 
@@ -385,7 +377,7 @@ mod tests {
             "",
             "memory",
             "memory:x",
-            "redis://h",
+            "rabbit://h",
             "disk:",
             "disk:/x?durability=none",
             "disk:/x?create=always",
@@ -396,7 +388,13 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_not_repeated() {
-        for url in ["redis://u:secret@h", "secret", "postgres:u:secret@h/d", "disk:/x?secret"] {
+        for url in [
+            "redis:u:secret@h",
+            "rabbit://u:secret@h",
+            "secret",
+            "postgres:u:secret@h/d",
+            "disk:/x?secret",
+        ] {
             let told = url.parse::<StoreUrl>().map(|_| ()).unwrap_err();
             assert!(!format!("{told} {told:?}").contains("secret"), "{told:?}");
         }

@@ -5,6 +5,7 @@
 //! | [`memory`] | tests and trials | no | no |
 //! | `disk` (feature `disk`) | one machine; the default of the gateway | yes | no |
 //! | `postgres` (feature `postgres`) | the reference: many processes, money | yes | yes |
+//! | `redis` (feature `redis`) | low stakes, high rates | as the server is configured | yes |
 
 pub mod any;
 pub mod clock;
@@ -14,4 +15,6 @@ pub mod memory;
 #[cfg(feature = "postgres")]
 #[allow(clippy::match_bool, clippy::wildcard_enum_match_arm, reason = "being rewritten")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod watchers;

@@ -82,7 +82,9 @@ impl Link {
 
 impl Lane {
     fn wire(&self) -> Option<Wire> {
-        self.wire.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let wire = self.wire.read().unwrap_or_else(PoisonError::into_inner).clone();
+        // What is sent on a connection that has ended would be ambiguous without need.
+        wire.filter(|wire| !wire.is_closed())
     }
 
     fn set(&self, wire: Option<Wire>) {

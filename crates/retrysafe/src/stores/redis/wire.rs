@@ -137,6 +137,11 @@ impl Wire {
         Ok(Self { connection, facts: Arc::default(), driver })
     }
 
+    /// Whether the connection is known to have ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.driver.0.is_finished()
+    }
+
     /// Whether both are the same connection.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)

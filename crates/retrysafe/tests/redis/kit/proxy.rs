@@ -1,7 +1,7 @@
 //! How is a connection cut at the worst moment, or frozen?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -21,6 +21,7 @@ pub(crate) enum Mode {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
+    target: Arc<AtomicU16>,
     mode: Arc<AtomicU8>,
     cuts: Arc<AtomicUsize>,
 }
@@ -31,17 +32,25 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let proxy = Self {
             port: listener.local_addr().expect("an address").port(),
+            target: Arc::new(AtomicU16::new(port)),
             mode: Arc::default(),
             cuts: Arc::default(),
         };
         let (mode, cuts) = (Arc::clone(&proxy.mode), Arc::clone(&proxy.cuts));
+        let target = Arc::clone(&proxy.target);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                let port = target.load(Ordering::SeqCst);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
                 tokio::spawn(relay(client, server, Arc::clone(&mode), Arc::clone(&cuts)));
             }
         });
         proxy
+    }
+
+    /// Leads new connections to another server, as an address that moves does.
+    pub(crate) fn lead_to(&self, port: u16) {
+        self.target.store(port, Ordering::SeqCst);
     }
 
     pub(crate) fn set(&self, mode: Mode) {

@@ -220,7 +220,9 @@ impl RedisStore {
             Answer::Known => LoadedUnless::AsKnown,
             Answer::Gone => LoadedUnless::Changed(None),
             Answer::Found(value) => LoadedUnless::Changed(Some(self.record_of(&id, value)?)),
-            other => return Err(refusal(&other)),
+            Answer::Done(_) | Answer::Damaged | Answer::Held { .. } | Answer::Absent => {
+                return Err(refusal(&answer));
+            }
         };
         Ok(Stamped { now, value })
     }
@@ -297,7 +299,11 @@ impl Store for RedisStore {
                 Inserted::New(record)
             }
             Answer::Found(value) => Inserted::Exists(self.record_of(&id, value)?),
-            other => return Err(refusal(&other)),
+            Answer::Known
+            | Answer::Gone
+            | Answer::Damaged
+            | Answer::Held { .. }
+            | Answer::Absent => return Err(refusal(&answer)),
         };
         Ok(Stamped { now, value })
     }
@@ -347,7 +353,9 @@ impl Store for RedisStore {
             }
             Answer::Found(value) => Swapped::Lost(Some(self.record_of(&id, value)?)),
             Answer::Gone => Swapped::Lost(None),
-            other => return Err(refusal(&other)),
+            Answer::Known | Answer::Damaged | Answer::Held { .. } | Answer::Absent => {
+                return Err(refusal(&answer));
+            }
         };
         Ok(Stamped { now, value })
     }

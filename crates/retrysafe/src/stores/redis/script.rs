@@ -97,16 +97,10 @@ pub(super) fn read_answer(value: Value) -> Result<(Time, Answer), StoreError> {
 
 /// A number in an answer.
 pub(super) fn number(value: &Value) -> Option<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
-    }
+    if let Value::Int(number) = value { u64::try_from(*number).ok() } else { None }
 }
 
 /// Bytes in an answer.
 pub(super) fn text(value: Value) -> Option<Vec<u8>> {
-    match value {
-        Value::BulkString(bytes) => Some(bytes),
-        _ => None,
-    }
+    if let Value::BulkString(bytes) = value { Some(bytes) } else { None }
 }

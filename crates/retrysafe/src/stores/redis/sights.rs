@@ -176,10 +176,11 @@ impl RedisStore {
             let read = parts.next().as_ref().and_then(number).ok_or_else(nonsense)?;
             now = now.max(Time::from_ms(read));
             for ((_, id), part) in run.iter().zip(parts) {
-                records.push(match part {
-                    Value::BulkString(value) => self.record_of(id, value).map(Some),
-                    Value::Int(0) => Ok(None),
-                    _ => Err(StoreError::not_applied(StoreErrorKind::Damaged)),
+                let is_gone = number(&part) == Some(0);
+                records.push(match text(part) {
+                    Some(value) => self.record_of(id, value).map(Some),
+                    None if is_gone => Ok(None),
+                    None => Err(StoreError::not_applied(StoreErrorKind::Damaged)),
                 });
             }
         }
@@ -362,12 +363,10 @@ fn oldest_of(answer: &Value) -> Option<Time> {
         [Value::Array(pair)] => pair.get(1)?,
         _ => return None,
     };
-    match score {
-        Value::BulkString(text) => {
-            let ms: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-            Some(Time::from_ms(ms as u64))
-        }
-        Value::Double(ms) => Some(Time::from_ms(*ms as u64)),
-        _ => None,
+    if let Value::Double(ms) = score {
+        return Some(Time::from_ms(*ms as u64));
     }
+    let Value::BulkString(text) = score else { return None };
+    let ms: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    Some(Time::from_ms(ms as u64))
 }

@@ -225,18 +225,16 @@ impl Wire {
 
     async fn info(&self) -> Result<HashMap<String, String>, ConnectError> {
         let answer = self.send(&redis::cmd("INFO")).await.map_err(refused)?;
-        let text = match answer {
-            Value::ServerError(error) => {
-                let what = format!("the server does not answer INFO: {error}");
-                return Err(match error.code() {
-                    "LOADING" | "MASTERDOWN" => ConnectError::passing(what),
-                    _ => ConnectError::new(what),
-                });
-            }
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Value::VerbatimString { text, .. } => text,
-            _ => String::new(),
-        };
+        if let Value::ServerError(error) = &answer {
+            let what = format!("the server does not answer INFO: {error}");
+            return Err(match error.code() {
+                "LOADING" | "MASTERDOWN" => ConnectError::passing(what),
+                _ => ConnectError::new(what),
+            });
+        }
+        // Connections speak RESP2, so this is plain text.
+        let answer = text(answer).unwrap_or_default();
+        let text = String::from_utf8_lossy(&answer);
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         Ok(fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
     }
@@ -271,11 +269,9 @@ impl Wire {
     /// A setting of the server, if this user may ask for it.
     async fn config(&self, name: &str) -> Result<Option<String>, ConnectError> {
         let answer = self.send(redis::cmd("CONFIG").arg("GET").arg(name)).await.map_err(refused)?;
-        let value = match answer {
-            Value::Array(pair) => pair.into_iter().nth(1).and_then(text),
-            Value::Map(pairs) => pairs.into_iter().next().and_then(|(_, value)| text(value)),
-            _ => None,
-        };
+        // This user may not ask, or the server does not know the setting.
+        let Value::Array(pair) = answer else { return Ok(None) };
+        let value = pair.into_iter().nth(1).and_then(text);
         Ok(value.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 }

@@ -7,12 +7,20 @@
 mod plant;
 mod table;
 
-use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::{Error, root};
 use plant::{Planted, Workshop};
 use table::{MUTANTS, Mutant};
+
+/// How long a catcher may run. Each takes seconds on healthy code.
+const CATCH_MAX: Duration = Duration::from_secs(180);
+
+/// How often a running catcher is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What must fail when a mutant is planted.
 pub(crate) enum Catcher {
@@ -29,8 +37,12 @@ pub(crate) enum Catcher {
 enum Verdict {
     Caught,
     NotCaught,
+    /// The catcher did not end. The whole suite has a time limit, so it would fail as well.
+    Hung,
     DoesNotApply,
     DoesNotBuild,
+    /// The catcher failed without saying what it caught.
+    FailedOtherwise,
 }
 
 pub(crate) fn run(words: &[&str]) -> Result<ExitCode, Error> {
@@ -44,7 +56,7 @@ pub(crate) fn run(words: &[&str]) -> Result<ExitCode, Error> {
     let mut missed = 0;
     for mutant in &chosen {
         let verdict = judge(&workshop, mutant)?;
-        missed += usize::from(verdict != Verdict::Caught);
+        missed += usize::from(!matches!(verdict, Verdict::Caught | Verdict::Hung));
         println!("{}", row(mutant, verdict.says()));
     }
     println!("{} of {} caught", chosen.len() - missed, chosen.len());
@@ -58,30 +70,77 @@ fn row(mutant: &Mutant, verdict: &str) -> String {
 
 fn judge(workshop: &Workshop, mutant: &Mutant) -> Result<Verdict, Error> {
     let Planted::Yes(_planted) = workshop.plant(mutant)? else { return Ok(Verdict::DoesNotApply) };
-    let output = mutant.caught.command(&workshop.folder, &workshop.target).output()?;
-    if output.status.success() {
+    let built =
+        mutant.caught.build(workshop).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if !built.success() {
+        return Ok(Verdict::DoesNotBuild);
+    }
+    let said = workshop.target.with_file_name("said");
+    let mut catcher = mutant.caught.run(workshop);
+    catcher.stdout(File::create(&said)?).stderr(Stdio::null()).process_group(0);
+    let Some(ended) = end_within(CATCH_MAX, catcher.spawn()?)? else { return Ok(Verdict::Hung) };
+    if ended.success() {
         return Ok(Verdict::NotCaught);
     }
-    let said = String::from_utf8_lossy(&output.stdout);
-    Ok(if mutant.caught.is_in(&said) { Verdict::Caught } else { Verdict::DoesNotBuild })
+    let is_caught = mutant.caught.is_in(&fs::read_to_string(&said)?);
+    Ok(if is_caught { Verdict::Caught } else { Verdict::FailedOtherwise })
+}
+
+/// Waits for a process, and ends it with its children if it takes too long.
+fn end_within(longest: Duration, mut child: Child) -> Result<Option<ExitStatus>, Error> {
+    let deadline = Instant::now() + longest;
+    while Instant::now() < deadline {
+        if let Some(ended) = child.try_wait()? {
+            return Ok(Some(ended));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status()?;
+    child.wait()?;
+    Ok(None)
 }
 
 impl Catcher {
-    fn command(&self, folder: &Path, target: &Path) -> Command {
+    /// Builds what catches, so that a mutant which does not compile is told from one that is caught.
+    fn build(&self, workshop: &Workshop) -> Command {
+        match self {
+            Self::Shipped(_) | Self::Fast(_) => {
+                let mut cargo = Self::cargo(workshop, "build");
+                cargo.args(["-p", "sim"]);
+                cargo
+            }
+            Self::Test(arguments, _) => {
+                let mut cargo = Self::cargo(workshop, "test");
+                cargo.args(*arguments).arg("--no-run");
+                cargo
+            }
+        }
+    }
+
+    fn run(&self, workshop: &Workshop) -> Command {
+        match self {
+            Self::Shipped(histories) | Self::Fast(histories) => {
+                let mut cargo = Self::cargo(workshop, "run");
+                cargo.args(["-p", "sim", "--", self.simulator()]);
+                cargo.args(["--first", "--histories", histories]);
+                cargo
+            }
+            Self::Test(arguments, name) => {
+                let mut cargo = Self::cargo(workshop, "test");
+                cargo.args(*arguments).arg(name);
+                cargo
+            }
+        }
+    }
+
+    fn cargo(workshop: &Workshop, command: &str) -> Command {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let Workshop { folder, target } = workshop;
         cargo.current_dir(folder).env("CARGO_TARGET_DIR", target).stdin(Stdio::null());
         // Little optimisation: every mutant is compiled, and most are caught at once.
         let fast_to_build =
             ["--config", "profile.dev.opt-level=1", "--config", "profile.dev.debug=false"];
-        match self {
-            Self::Shipped(histories) | Self::Fast(histories) => {
-                cargo.arg("run").args(fast_to_build).args(["--quiet", "-p", "sim", "--"]);
-                cargo.arg(self.simulator()).args(["--first", "--histories", histories]);
-            }
-            Self::Test(arguments, name) => {
-                cargo.arg("test").args(fast_to_build).args(*arguments).arg(name);
-            }
-        }
+        cargo.args([command, "--quiet"]).args(fast_to_build);
         cargo
     }
 
@@ -113,9 +172,11 @@ impl Verdict {
     const fn says(self) -> &'static str {
         match self {
             Self::Caught => "caught",
+            Self::Hung => "caught: it hangs",
             Self::NotCaught => "**NOT CAUGHT**",
             Self::DoesNotApply => "**patch does not apply**",
             Self::DoesNotBuild => "**does not build**",
+            Self::FailedOtherwise => "**fails otherwise**",
         }
     }
 }

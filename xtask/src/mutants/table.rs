@@ -15,6 +15,12 @@ pub(crate) struct Mutant {
     pub caught: Catcher,
 }
 
+/// The tests of the layer.
+const LAYER: &[&str] = &["--workspace", "--all-features", "--test", "layer"];
+
+/// The tests of sweeper, reaper and reconciler.
+const UPKEEP: &[&str] = &["--workspace", "--all-features", "--test", "layer_upkeep"];
+
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "machine-settle-not-repeatable",
@@ -33,15 +39,28 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Fast("100000"),
     },
     Mutant {
+        name: "engine-doubt-fails-open",
+        file: "crates/retrysafe-core/src/engine/begin.rs",
+        old: "Ok(Stamped { value: Swapped::Done(_), .. }) | Err(_) => {",
+        new: "Err(error) => return Err(error),\n                    Ok(Stamped { value: Swapped::Done(_), .. }) => {",
+        breaks: "an open route runs what a dead owner may have run",
+        caught: Test(LAYER, "a_route_that_fails_open_does_not_run_what_a_dead_owner_may_have_run"),
+    },
+    Mutant {
+        name: "machine-lookups-overlap",
+        file: "crates/retrysafe-core/src/machine.rs",
+        old: "if (live.fence, *lookups) == (self.fence, self.lookups) =>",
+        new: "if live.fence == self.fence && *lookups >= self.lookups =>",
+        breaks: "reconcilers that ask at the same time use up the schedule (t2)",
+        caught: Shipped("8000"),
+    },
+    Mutant {
         name: "engine-sweeps-nothing",
         file: "crates/retrysafe-core/src/engine.rs",
         old: "filter: Filter { lease_over: true, ..Filter::default() },",
         new: "filter: Filter { lease_over: true, standing: Some(Standing::Completed), ..Filter::default() },",
         breaks: "the sweeper finds no ended lease",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer_upkeep"],
-            "ended_leases_become_unknown_and_poison_stops_nothing",
-        ),
+        caught: Test(UPKEEP, "ended_leases_become_unknown_and_poison_stops_nothing"),
     },
     Mutant {
         name: "policy-momentary-stored",
@@ -205,9 +224,17 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: "match Proof::absence(if waited.is_zero() { absence } else { Absence::Proof }, waited, self.settle_time) {",
         breaks: "an absence proves something on every route",
         caught: Test(
-            &["--workspace", "--all-features", "--test", "layer_upkeep"],
+            UPKEEP,
             "absence_counts_only_where_it_is_proof_and_only_after_the_settle_time",
         ),
+    },
+    Mutant {
+        name: "upkeep-lookup-has-no-limit",
+        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        old: "match tokio::time::timeout(self.lookup_max, lookup.join_next()).await {",
+        new: "match tokio::time::timeout(Duration::MAX, lookup.join_next()).await {",
+        breaks: "a provider that never answers holds up its lookup for ever",
+        caught: Test(UPKEEP, "a_lookup_that_never_ends_is_given_up"),
     },
     Mutant {
         name: "upkeep-panic-in-absence",
@@ -216,10 +243,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: r#"Ok::<_, ()>(reconciler.absence(record)).unwrap_or_else(|()| {
         let _ = catch_unwind(AssertUnwindSafe(|| ()));"#,
         breaks: "a bug about one record ends the round for all (t9)",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer_upkeep"],
-            "a_panic_in_absence_costs_its_own_record_only",
-        ),
+        caught: Test(UPKEEP, "a_panic_in_absence_costs_its_own_record_only"),
     },
     Mutant {
         name: "upkeep-panic-ends-task",
@@ -228,10 +252,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: r#"                    panicked(name, &*payload);
                     return;"#,
         breaks: "one panic ends upkeep for good (t9)",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer_upkeep"],
-            "a_sweeper_that_panicked_sweeps_again_and_says_so",
-        ),
+        caught: Test(UPKEEP, "a_sweeper_that_panicked_sweeps_again_and_says_so"),
     },
     Mutant {
         name: "upkeep-stop-waits",
@@ -240,10 +261,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             ended = under_way.join_next() => {"#,
         new: "            ended = under_way.join_next() => {",
         breaks: "stop waits for the whole round (t10)",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer_upkeep"],
-            "stop_does_not_wait_for_the_rest_of_the_round",
-        ),
+        caught: Test(UPKEEP, "stop_does_not_wait_for_the_rest_of_the_round"),
     },
     Mutant {
         name: "gateway-two-framings-passed",
@@ -307,7 +325,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if now.saturating_sub(self.asked_at) >= self.lease.length() {",
         new: "if now.saturating_sub(self.asked_at) >= self.lease.length() && false {",
         breaks: "an owner sends although its lease is over",
-        caught: Test(&["--workspace", "--all-features", "--test", "layer"], "lease"),
+        caught: Test(LAYER, "lease"),
     },
     Mutant {
         name: "execution-fails-open-in-doubt",
@@ -342,15 +360,28 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Shipped("8000"),
     },
     Mutant {
+        name: "layer-waiters-elsewhere-unbounded",
+        file: "crates/retrysafe/src/layer/running.rs",
+        old: "if waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max {",
+        new: "if here.is_some() && (waiting >= per_key_max || self.waiting.load(Ordering::Acquire) >= in_all_max) {",
+        breaks: "any number waits for a request that runs in another process (t1)",
+        caught: Test(LAYER, "waiters_for_a_request_that_runs_elsewhere_are_bounded"),
+    },
+    Mutant {
+        name: "layer-renews-after-the-lease",
+        file: "crates/retrysafe/src/layer/running.rs",
+        old: "after(asked_at, (self.lease / RENEWALS_PER_LEASE).max(PAUSE_MIN))",
+        new: "after(asked_at, (self.lease * RENEWALS_PER_LEASE).max(PAUSE_MIN))",
+        breaks: "a handler that blocks or never pauses loses its lease (t3, t15)",
+        caught: Test(LAYER, "keeps_its_lease"),
+    },
+    Mutant {
         name: "layer-renews-late-after-failure",
         file: "crates/retrysafe/src/layer/running.rs",
         old: "after(failed_at, (self.lease / TRIES_PER_LEASE).max(PAUSE_MIN))",
         new: "after(failed_at, (self.lease / RENEWALS_PER_LEASE).max(PAUSE_MIN))",
         breaks: "a renewal that failed is tried again too late (t21)",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer"],
-            "a_renewal_that_fails_is_tried_again_soon",
-        ),
+        caught: Test(LAYER, "a_renewal_that_fails_is_tried_again_soon"),
     },
     Mutant {
         name: "layer-drain-misses-begins",
@@ -374,10 +405,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if must_withdraw {",
         new: "if must_withdraw && false {",
         breaks: "a begin that nobody executes ends unknown (t11)",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer"],
-            "a_begin_that_never_executed_is_withdrawn_after_an_outage",
-        ),
+        caught: Test(LAYER, "a_begin_that_never_executed_is_withdrawn_after_an_outage"),
     },
     Mutant {
         name: "layer-timeout-is-no-doubt",
@@ -393,10 +421,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "start.checked_add(length).unwrap_or_else(|| start + FAR)",
         new: "if length > FAR * 2 { start + length } else { start + length.min(FAR) }",
         breaks: "Duration::MAX panics (t7)",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer"],
-            "a_time_to_live_without_end_is_no_panic",
-        ),
+        caught: Test(LAYER, "a_time_to_live_without_end_is_no_panic"),
     },
     Mutant {
         name: "layer-limit-closes-open-route",
@@ -404,10 +429,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "Err(_) if policy.on_store_error == OnStoreError::Open => {}",
         new: "Err(_) if policy.on_store_error == OnStoreError::Open && false => {}",
         breaks: "a limit of new keys closes an open route (t18)",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer"],
-            "a_limit_of_new_keys_does_not_close_an_open_route",
-        ),
+        caught: Test(LAYER, "a_limit_of_new_keys_does_not_close_an_open_route"),
     },
     Mutant {
         name: "layer-unknown-not-said",
@@ -415,9 +437,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "        if durable.is_unknown() {",
         new: "        if durable.is_unknown() && false {",
         breaks: "an answer that leaves the outcome unknown does not say so",
-        caught: Test(
-            &["--workspace", "--all-features", "--test", "layer"],
-            "an_answer_that_leaves_the_outcome_unknown_says_so_to_its_own_caller",
-        ),
+        caught: Test(LAYER, "an_answer_that_leaves_the_outcome_unknown_says_so_to_its_own_caller"),
     },
 ];

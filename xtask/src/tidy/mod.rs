@@ -1,13 +1,14 @@
 //! Is the house in order? Reads the sources and says what a compiler does not.
 //!
 //! [`source`] reads a file without its comments and tests, [`graph`] finds who uses whom, [`cycles`] says where two rooms need
-//! each other, [`rules`] are about single files, and [`commands`] about what the documents tell people to type. What is not
+//! each other, [`names`] counts how names read, [`rules`] are about single files, and [`commands`] about what the documents tell people to type. What is not
 //! in order yet is listed in [`debts`]: such a list may only get shorter.
 
 mod commands;
 mod cycles;
 mod debts;
 mod graph;
+mod names;
 mod rules;
 mod source;
 
@@ -29,6 +30,7 @@ const CRATES: [&str; 5] = [
 pub(crate) fn run() -> Result<ExitCode, Error> {
     let mut complaints = BTreeSet::new();
     let mut debts = debts::Debts::default();
+    let mut names = names::NameCounts::default();
     for folder in CRATES {
         let files = source::read_folder(&root(), folder)?;
         let graph = Crate::read(folder, &files);
@@ -37,10 +39,12 @@ pub(crate) fn run() -> Result<ExitCode, Error> {
             complaints.extend(debts.cycle(&cycle));
         }
         for file in &files {
+            names.read(file);
             complaints
                 .extend(rules::complaints(file).into_iter().filter_map(|what| debts.rule(what)));
         }
     }
+    println!("{names}\n");
     complaints.extend(commands::complaints(&root())?);
     complaints.extend(debts.paid());
     for complaint in &complaints {

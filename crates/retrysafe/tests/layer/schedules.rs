@@ -267,6 +267,36 @@ async fn a_time_to_live_without_end_is_no_panic() {
     }
 }
 
+/// The first owner's process died, and its lease is over. The doubt cannot be written down because the
+/// store refuses the write, but that is no sign that nothing has begun: an open route must not run it.
+#[tokio::test]
+async fn a_route_that_fails_open_does_not_run_what_a_dead_owner_may_have_run() {
+    let (clock, hand) = Clock::manual(Time::from_ms(1_800_000_000_000));
+    let store = Faulty::new(MemoryStore::with_clock(clock));
+    let policy = Policy { on_store_error: OnStoreError::Open, ..Policy::default() };
+    let lease = policy.lease;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let process = |handler: axum::routing::MethodRouter| {
+        let layer = IdempotencyLayer::new(Arc::clone(&store)).policy(policy.clone());
+        Router::new().route("/x", handler).layer(layer)
+    };
+    let dying = tokio::spawn({
+        let app = process(post(std::future::pending::<()>));
+        async move { ask(&app).await }
+    });
+    store.asked(1, 0).await;
+    hand.advance(lease);
+    let counted = Arc::clone(&runs);
+    let count = move || async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+    };
+    let other = process(post(count));
+    store.next(On::Swap, AWAY);
+    assert_eq!(ask(&other).await, (409, "outcome_unknown".into(), false));
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    dying.abort();
+}
+
 /// Duplicates that wait for a request in another process held no seat: any number of them waited.
 #[tokio::test]
 async fn waiters_for_a_request_that_runs_elsewhere_are_bounded() {

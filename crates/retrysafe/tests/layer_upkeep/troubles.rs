@@ -69,6 +69,22 @@ async fn a_panic_in_absence_costs_its_own_record_only() {
     upkeep.stop().await;
 }
 
+/// A provider that never answers holds up its own lookup, for no longer than a lookup may take.
+#[tokio::test(start_paused = true)]
+async fn a_lookup_that_never_ends_is_given_up() {
+    let (store, hand) = store();
+    let engine = Engine::new(store.clone());
+    let id = unknown(&engine, "silent").await;
+    hand.advance(Duration::from_secs(10));
+    let silent = Undecided { takes: Duration::MAX, asked: Arc::default() };
+    let schedule = Schedule { look_every: Duration::from_secs(1), ..schedule(&[10, 10]) };
+    let long_enough = schedule.lookup_max * 2;
+    let upkeep = Upkeep::new(store.clone()).reconcile(silent, schedule).start();
+    tokio::time::sleep(long_enough).await;
+    assert_ne!(record(&store, id).await.lookups(), 0);
+    upkeep.stop().await;
+}
+
 /// A store that can be made to panic once, and to hang, wholly or on writes.
 #[derive(Default)]
 struct Treacherous {

@@ -28,9 +28,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::body::{Broken, Reply};
-use super::courier::Courier;
 use super::descriptors::Slotted;
 use super::headers::Peer;
+use super::wake_batcher::WakeBatcher;
 use super::{Gateway, Worker, preface};
 use crate::slow_readers::{self, StreamExecutor, StreamProgress, TimedWrites};
 
@@ -188,11 +188,11 @@ async fn run<S: Store>(
             tidied.tidy();
         }
     });
-    let courier = Courier::start();
+    let wake_batcher = WakeBatcher::start();
     while let Some(Arrival { stream, peer, slot, one }) = connections.recv().await {
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let (worker, stop) = (Arc::clone(&worker), stop.clone());
-        tokio::spawn(courier.deliver(async move {
+        tokio::spawn(wake_batcher.batch_wakes_of(async move {
             // A connection that breaks is the caller's affair; what it had begun goes on.
             let _ = connection(worker, stream, peer, slot, stop).await;
             drop(one);

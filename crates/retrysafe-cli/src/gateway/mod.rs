@@ -18,7 +18,6 @@ pub(crate) mod answer;
 mod body;
 mod connect;
 mod cors;
-mod courier;
 pub(crate) mod descriptors;
 pub(crate) mod files;
 mod framing;
@@ -48,6 +47,7 @@ mod single_key;
 mod tests;
 mod upkeep;
 mod upload;
+mod wake_batcher;
 mod wellknown;
 
 use std::sync::Arc;

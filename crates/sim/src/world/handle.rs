@@ -161,7 +161,7 @@ impl World {
         let entry = self.cache.entries.get(usize::from(key))?.as_ref()?;
         let now = Time::from_ms(STORE_EPOCH_MS + self.now);
         let ends = entry.expires_at()?.as_ms();
-        let agrees = self.keeper.record(key).is_some_and(|record| record.fence == entry.fence);
+        let agrees = self.store.record(key).is_some_and(|record| record.fence == entry.fence);
         let outlives = self.options.fault == Some(Fault::CacheOutlives);
         if ends <= now.as_ms() + self.options.cache_margin_ms() && !outlives {
             self.record(What::CacheRefused { key });

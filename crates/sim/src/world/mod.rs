@@ -10,9 +10,9 @@ mod conn;
 mod executor;
 mod gateway;
 mod handle;
-mod keeper;
 mod mutant;
 mod nemesis;
+mod sim_store;
 mod tables;
 mod upkeep;
 mod upstream;
@@ -70,7 +70,7 @@ struct World {
 
     ops: Vec<wire::Op>,
     arriving: u32,
-    keeper: keeper::Keeper,
+    store: sim_store::SimStore,
     cache: handle::Cache,
     gateways: Vec<gateway::Process>,
     conns: Vec<conn::Conn>,
@@ -187,7 +187,7 @@ impl World {
     fn new() -> Self {
         let options = Options::of(0, None, None);
         Self {
-            keeper: keeper::Keeper::new(&options),
+            store: sim_store::SimStore::new(&options),
             options: Arc::new(options),
             policy: Arc::new(Policy::default()),
             tables: Arc::new(tables::Tables::new()),
@@ -224,7 +224,7 @@ impl World {
     /// Forgets everything and makes the world of these options, with its allocations kept.
     fn reset(&mut self, options: &Options) {
         self.chance = Chance::of(options.seed, 2);
-        self.keeper.reset(options);
+        self.store.reset(options);
         (self.now, self.order, self.events, self.faults) = (0, 0, 0, 0);
         (self.tasks, self.alive, self.current, self.arriving) = (0, 0, 0, 0);
         (self.healed_at, self.ended) = (None, false);

@@ -269,7 +269,7 @@ impl World {
                 }
             }
             Blow::Jump { by } => {
-                self.keeper.jump(by);
+                self.store.jump(by);
                 self.record(What::Jumped { by });
             }
             Blow::Flush => {
@@ -278,7 +278,7 @@ impl World {
             }
             Blow::FailOver { lag_ms } => {
                 self.record(What::FailedOver);
-                self.keeper.fail_over(self.now.saturating_sub(lag_ms), self.now, &mut self.log);
+                self.store.fail_over(self.now.saturating_sub(lag_ms), self.now, &mut self.log);
             }
         }
     }
@@ -312,7 +312,7 @@ impl World {
         let epoch = process.epoch;
         self.record(What::Booted { gateway, epoch });
         if self.options.profile == Profile::SingleOwner && epoch > 1 {
-            self.keeper.reopen(self.now, &mut self.log);
+            self.store.reopen(self.now, &mut self.log);
         }
         if self.options.fault == Some(Fault::ResumesOldFence) && epoch > 1 {
             let execs: Vec<_> = self.execs_of(gateway).collect();
@@ -341,7 +341,7 @@ impl World {
                 (process.astray_ms, process.frozen_at) = (0, None);
             }
         }
-        let by = self.keeper.steady();
+        let by = self.store.steady();
         if by != 0 {
             self.record(What::Jumped { by });
         }
@@ -388,7 +388,7 @@ impl World {
 
     /// Whether nothing is under way, and nothing waits for a decision that somebody will make.
     fn is_quiet(&self) -> bool {
-        let settled = |key| match self.keeper.record(key) {
+        let settled = |key| match self.store.record(key) {
             None => Some(true),
             Some(record) => match record.standing() {
                 Standing::Completed | Standing::FailedRetryable => Some(true),

@@ -69,7 +69,7 @@ async fn reconcile_one(gate: &Gate, record: &Record) {
         Some(Fault::AbsenceAtOnce) => gate.options.settle_ms(),
         Some(Fault::AbsenceByStoreClock) => gate.sim.with(|world| {
             (STORE_EPOCH_MS + world.now)
-                .saturating_add_signed(world.keeper.offset())
+                .saturating_add_signed(world.store.offset())
                 .saturating_sub(since.as_ms())
         }),
         Some(_) | None => asked_at.saturating_sub(since_ms),

@@ -127,7 +127,7 @@ impl World {
             return;
         }
         let response =
-            self.keeper.apply(&sent.request, sent.by, self.now, &self.tables, &mut self.log);
+            self.store.apply(&sent.request, sent.by, self.now, &self.tables, &mut self.log);
         if sent.closed || sent.response.is_some() {
             return;
         }

@@ -20,7 +20,7 @@ use crate::options::{NAMES, Options, Profile, SCOPES};
 const FAIL_OVER_LEAP: u64 = 1_000;
 
 /// The store's state.
-pub struct Keeper {
+pub struct SimStore {
     profile: Profile,
     fault: Option<Fault>,
     records: Vec<Option<Record>>,
@@ -32,9 +32,9 @@ pub struct Keeper {
     undo: Vec<(u64, u8, Option<Record>)>,
 }
 
-impl Keeper {
+impl SimStore {
     pub fn new(options: &Options) -> Self {
-        let mut keeper = Self {
+        let mut store = Self {
             profile: options.profile,
             fault: None,
             records: Vec::new(),
@@ -44,8 +44,8 @@ impl Keeper {
             high: 0,
             undo: Vec::new(),
         };
-        keeper.reset(options);
-        keeper
+        store.reset(options);
+        store
     }
 
     pub fn reset(&mut self, options: &Options) {

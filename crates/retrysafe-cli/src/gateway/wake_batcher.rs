@@ -1,9 +1,10 @@
 //! How are many requests of one thread woken at the price of one?
 //!
 //! A store answers a whole batch at once, from a thread of its own. To wake a task on another
-//! thread's runtime is a system call, each time. So what a worker serves is woken through its
-//! courier: the first wake from outside rouses the courier, the others wait in its bag, and the
-//! courier hands all of them out on the worker's own thread, where a wake costs next to nothing.
+//! thread's runtime is a system call, each time. So what a worker serves is woken through the
+//! worker's batcher: the first wake from another thread wakes the batcher's task, further wakes are
+//! gathered until that task runs, and it wakes all of them on the worker's own thread, where a wake
+//! costs next to nothing.
 //!
 //! What is woken so is a connection, and with it the HTTP/1.1 request that it serves. A stream of
 //! HTTP/2 and work that its caller has left are tasks of their own and are woken directly.
@@ -16,127 +17,128 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 thread_local! {
-    /// The number of the courier that delivers on this thread; zero for none.
+    /// The number of the batcher whose task runs on this thread; zero for none.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Delivers the wakes of one worker thread.
+/// Gathers the wakes of one worker thread.
 #[derive(Debug)]
-pub(crate) struct Courier {
+pub(crate) struct WakeBatcher {
     number: usize,
-    bag: Mutex<Bag>,
+    pending: Mutex<PendingWakes>,
 }
 
 #[derive(Debug, Default)]
-struct Bag {
+struct PendingWakes {
     wakes: Vec<Waker>,
-    /// The courier's own task.
-    carrier: Option<Waker>,
-    /// The runtime has ended: nobody delivers any more, and everything is woken directly.
+    /// The waker of the batcher's own task.
+    batcher_task: Option<Waker>,
+    /// The runtime has ended: nobody gathers any more, and everything is woken directly.
     is_gone: bool,
 }
 
-/// A wake on its way to a task.
-struct Letter {
+/// The waker of a task whose wakes are gathered.
+struct BatchedWake {
     to: Waker,
-    courier: Arc<Courier>,
+    batcher: Arc<WakeBatcher>,
 }
 
-/// A future whose wakes are delivered by a courier.
-pub(crate) struct Delivered<F> {
+/// A future whose wakes are gathered.
+pub(crate) struct BatchedFuture<F> {
     future: Pin<Box<F>>,
-    courier: Arc<Courier>,
+    batcher: Arc<WakeBatcher>,
     /// The waker that was last polled with, and the one that it was wrapped in.
     wrapped: Option<(Waker, Waker)>,
 }
 
-impl Courier {
-    /// Starts the courier of this thread, whose runtime runs on this thread alone.
+impl WakeBatcher {
+    /// Starts the batcher of this thread, whose runtime runs on this thread alone.
     pub(crate) fn start() -> Arc<Self> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(1);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         HERE.set(number);
-        let courier = Arc::new(Self { number, bag: Mutex::default() });
-        tokio::spawn(Round(Arc::clone(&courier)));
-        courier
+        let batcher = Arc::new(Self { number, pending: Mutex::default() });
+        tokio::spawn(BatcherTask(Arc::clone(&batcher)));
+        batcher
     }
 
-    /// Lets a future be woken through this courier.
-    pub(crate) fn deliver<F: Future>(self: &Arc<Self>, future: F) -> Delivered<F> {
-        Delivered { future: Box::pin(future), courier: Arc::clone(self), wrapped: None }
+    /// Lets a future be woken through this batcher.
+    pub(crate) fn batch_wakes_of<F: Future>(self: &Arc<Self>, future: F) -> BatchedFuture<F> {
+        BatchedFuture { future: Box::pin(future), batcher: Arc::clone(self), wrapped: None }
     }
 
-    fn bag(&self) -> MutexGuard<'_, Bag> {
-        self.bag.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingWakes> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, wake: Waker) {
-        let mut bag = self.bag();
-        if bag.is_gone {
-            drop(bag);
+        let mut pending = self.pending();
+        if pending.is_gone {
+            drop(pending);
             return wake.wake();
         }
-        bag.wakes.push(wake);
-        // Whoever put the first one in has roused the courier.
-        let rouse = if bag.wakes.len() == 1 { bag.carrier.clone() } else { None };
-        drop(bag);
-        if let Some(carrier) = rouse {
-            carrier.wake();
+        pending.wakes.push(wake);
+        // Whoever put the first one in has woken the batcher's task.
+        let batcher_task =
+            if pending.wakes.len() == 1 { pending.batcher_task.clone() } else { None };
+        drop(pending);
+        if let Some(batcher_task) = batcher_task {
+            batcher_task.wake();
         }
     }
 }
 
-/// The courier's task. It never ends by itself.
-struct Round(Arc<Courier>);
+/// The batcher's task. It never ends by itself.
+struct BatcherTask(Arc<WakeBatcher>);
 
-impl Future for Round {
+impl Future for BatcherTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let wakes = {
-            let mut bag = self.0.bag();
-            bag.carrier = Some(context.waker().clone());
-            std::mem::take(&mut bag.wakes)
+            let mut pending = self.0.pending();
+            pending.batcher_task = Some(context.waker().clone());
+            std::mem::take(&mut pending.wakes)
         };
         wakes.into_iter().for_each(Waker::wake);
         Poll::Pending
     }
 }
 
-impl Drop for Round {
+impl Drop for BatcherTask {
     fn drop(&mut self) {
         let wakes = {
-            let mut bag = self.0.bag();
-            bag.is_gone = true;
-            std::mem::take(&mut bag.wakes)
+            let mut pending = self.0.pending();
+            pending.is_gone = true;
+            std::mem::take(&mut pending.wakes)
         };
         wakes.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Wake for Letter {
+impl Wake for BatchedWake {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if HERE.get() == self.courier.number {
+        if HERE.get() == self.batcher.number {
             self.to.wake_by_ref()
         } else {
-            self.courier.take(self.to.clone())
+            self.batcher.take(self.to.clone())
         }
     }
 }
 
-impl<F: Future> Future for Delivered<F> {
+impl<F: Future> Future for BatchedFuture<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        let courier = &this.courier;
+        let batcher = &this.batcher;
         let wrap = |to: &Waker| {
-            let letter = Letter { to: to.clone(), courier: Arc::clone(courier) };
-            (to.clone(), Waker::from(Arc::new(letter)))
+            let wake = BatchedWake { to: to.clone(), batcher: Arc::clone(batcher) };
+            (to.clone(), Waker::from(Arc::new(wake)))
         };
         let known = this.wrapped.take().filter(|(to, _)| to.will_wake(context.waker()));
         let (_, waker) = this.wrapped.insert(known.unwrap_or_else(|| wrap(context.waker())));
@@ -155,7 +157,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let sum = Arc::new(AtomicU64::new(0));
         runtime.block_on(async {
-            let courier = Courier::start();
+            let batcher = WakeBatcher::start();
             for round in 0..200 {
                 let (answers, tasks): (Vec<_>, Vec<_>) = (0..16)
                     .map(|number| {
@@ -165,7 +167,7 @@ mod tests {
                             tokio::task::yield_now().await;
                             sum.fetch_add(asked.await.unwrap(), Ordering::Relaxed);
                         };
-                        ((answer, number), tokio::spawn(courier.deliver(work)))
+                        ((answer, number), tokio::spawn(batcher.batch_wakes_of(work)))
                     })
                     .unzip();
                 let writer = std::thread::spawn(move || {
@@ -180,9 +182,9 @@ mod tests {
         });
     }
 
-    // A wake that is under way when the runtime ends must not be kept in a bag that nobody empties.
+    // A wake that is under way when the runtime ends must not be kept in a pending that nobody empties.
     #[test]
-    fn a_courier_that_is_gone_wakes_directly() {
+    fn a_batcher_that_is_gone_wakes_directly() {
         struct Counted(AtomicUsize);
         impl Wake for Counted {
             fn wake(self: Arc<Self>) {
@@ -191,18 +193,18 @@ mod tests {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let counted = Arc::new(Counted(AtomicUsize::new(0)));
-        let courier = runtime.block_on(async { Courier::start() });
+        let batcher = runtime.block_on(async { WakeBatcher::start() });
         let to = Waker::from(Arc::clone(&counted));
-        let letter = Arc::new(Letter { to, courier });
-        let send = |letter: &Arc<Letter>| {
-            let letter = Arc::clone(letter);
-            std::thread::spawn(move || letter.wake()).join().unwrap();
+        let wake = Arc::new(BatchedWake { to, batcher });
+        let send = |wake: &Arc<BatchedWake>| {
+            let wake = Arc::clone(wake);
+            std::thread::spawn(move || wake.wake()).join().unwrap();
         };
-        send(&letter);
-        assert_eq!(counted.0.load(Ordering::Relaxed), 0, "it is in the bag");
+        send(&wake);
+        assert_eq!(counted.0.load(Ordering::Relaxed), 0, "it is pending");
         drop(runtime);
         assert_eq!(counted.0.load(Ordering::Relaxed), 1, "it was handed out at the end");
-        send(&letter);
+        send(&wake);
         assert_eq!(counted.0.load(Ordering::Relaxed), 2);
     }
 }

@@ -13,17 +13,6 @@ use retrysafe_core::wire;
 
 use super::guard::GuardedHeaders;
 
-/// Headers by which a request asks to be taken for another path. Some frameworks heed them, so an
-/// uncovered path could lead to a covered one; they are taken off every request.
-pub(crate) const PATH_OVERRIDES: [HeaderName; 6] = [
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-original-uri"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("x-override-url"),
-    HeaderName::from_static("x-forwarded-uri"),
-    HeaderName::from_static("x-forwarded-path"),
-];
-
 /// Checks what does not depend on a request's rule.
 ///
 /// # Errors

@@ -19,6 +19,7 @@ use retrysafe_core::wire::{
 };
 
 use super::guard::{GuardedHeaders, as_read};
+use super::last_caller::LastCaller;
 
 /// The header that names one request in the logs of all who handle it.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -38,16 +39,33 @@ const CLAIMS: [HeaderName; 5] = [
 
 /// What belongs to one hop (RFC 9110 §7.6.1), beside whatever `Connection` names. A credential for a
 /// proxy is for this one.
-const HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("http2-settings"),
-    header::PROXY_AUTHORIZATION,
-];
+fn is_of_one_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-connection"
+            | "http2-settings"
+            | "proxy-authorization"
+    )
+}
+
+/// Headers by which a request asks to be taken for another path. Some frameworks heed them, so an
+/// uncovered path could lead to a covered one.
+fn names_another_path(name: &str) -> bool {
+    matches!(
+        name,
+        "x-original-url"
+            | "x-original-uri"
+            | "x-rewrite-url"
+            | "x-override-url"
+            | "x-forwarded-uri"
+            | "x-forwarded-path"
+    )
+}
 
 /// The most characters of a request id that is taken over from a client.
 const REQUEST_ID_CHARS_MAX: usize = 128;
@@ -57,6 +75,8 @@ const REQUEST_ID_CHARS_MAX: usize = 128;
 pub(crate) struct Peer {
     /// How much memory the requests of the connection hold.
     pub share: ConnectionShare,
+    /// Who was asking last on the connection.
+    pub last_caller: LastCaller,
     address: IpAddr,
     shown: HeaderValue,
     is_tls: bool,
@@ -68,7 +88,8 @@ impl Peer {
         // An address holds nothing that a header could not.
         let shown = HeaderValue::from_str(&address.to_string())
             .unwrap_or(HeaderValue::from_static("unknown"));
-        Self { share: ConnectionShare::default(), address, shown, is_tls }
+        let (share, last_caller) = (ConnectionShare::default(), LastCaller::default());
+        Self { share, last_caller, address, shown, is_tls }
     }
 
     fn is_trusted(&self, networks: &[IpNet]) -> bool {
@@ -76,10 +97,18 @@ impl Peer {
     }
 }
 
-/// Takes our own markers from a request: only we set them. Other spellings of them were refused at the door.
-pub(crate) fn strip_markers(headers: &mut HeaderMap, guard: &GuardedHeaders) {
-    strip(headers, |name| {
-        is_ours(name.as_str()) || is_marker(name.as_str()) || guard.is_marker(name)
+/// Takes from a request, in one pass over its headers, what does not travel on: what belongs to one hop,
+/// our own markers, which only we set (other spellings of them were refused at the door), and words
+/// about another path. `Expect` was answered here, and trailers are not passed on: what we judge a
+/// request by could hide in them.
+pub(crate) fn strip_request(headers: &mut HeaderMap, guard: &GuardedHeaders, keep_upgrade: bool) {
+    strip_hop_and(headers, keep_upgrade, |name| {
+        let text = name.as_str();
+        is_ours(text)
+            || is_marker(text)
+            || names_another_path(text)
+            || matches!(text, "expect" | "trailer")
+            || guard.is_marker(name)
     });
 }
 
@@ -142,9 +171,12 @@ fn protocols(line: &HeaderValue) -> impl Iterator<Item = Vec<u8>> {
 /// Joins the cookies of a request in HTTP/2, which may be split over several fields, into the one
 /// field that they must be in HTTP/1.1 (RFC 9113 §8.2.3).
 pub(crate) fn join_cookies(parts: &mut Parts) {
+    if parts.version != Version::HTTP_2 {
+        return;
+    }
     let lines = parts.headers.get_all(header::COOKIE).iter();
     let pieces: Vec<&[u8]> = lines.map(HeaderValue::as_bytes).collect();
-    if parts.version != Version::HTTP_2 || pieces.len() < 2 {
+    if pieces.len() < 2 {
         return;
     }
     // Pieces that may be in a header are a header when joined.
@@ -197,6 +229,14 @@ pub(crate) fn announce_trailers<B: Body>(
 /// Takes what belongs to one hop. `Upgrade` survives where the caller wants another protocol and the
 /// route is not covered.
 pub(crate) fn strip_hop(headers: &mut HeaderMap, keep_upgrade: bool) {
+    strip_hop_and(headers, keep_upgrade, |_| false);
+}
+
+fn strip_hop_and(
+    headers: &mut HeaderMap,
+    keep_upgrade: bool,
+    is_unwanted: impl Fn(&HeaderName) -> bool,
+) {
     let upgrade = if keep_upgrade { headers.remove(header::UPGRADE) } else { None };
     if headers.contains_key(header::CONNECTION) {
         for name in named_by_connection(headers) {
@@ -206,9 +246,7 @@ pub(crate) fn strip_hop(headers: &mut HeaderMap, keep_upgrade: bool) {
             }
         }
     }
-    for name in &HOP {
-        headers.remove(name);
-    }
+    strip(headers, |name| is_of_one_hop(name.as_str()) || is_unwanted(name));
     if let Some(upgrade) = upgrade {
         headers.insert(header::UPGRADE, upgrade);
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -220,9 +258,7 @@ pub(crate) fn forward(headers: &mut HeaderMap, peer: &Peer, networks: &[IpNet]) 
     let proto = HeaderValue::from_static(if peer.is_tls { "https" } else { "http" });
     let host = headers.get(header::HOST).cloned();
     if !peer.is_trusted(networks) {
-        for name in &CLAIMS {
-            headers.remove(name);
-        }
+        strip(headers, |name| CLAIMS.contains(name));
         headers.insert(X_FORWARDED_FOR, peer.shown.clone());
         headers.insert(X_FORWARDED_PROTO, proto);
         // Without a host nothing is said about it, not even by the caller.
@@ -273,11 +309,20 @@ impl RequestIds {
             return given;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let made = HeaderValue::from_str(&format!("{:016x}{number:016x}", self.process))
+        let made = HeaderValue::from_bytes(&hex_of(self.process, number))
             .unwrap_or(HeaderValue::from_static("none"));
         headers.insert(X_REQUEST_ID, made.clone());
         made
     }
+}
+
+/// Two numbers as 32 hexadecimal digits. Every request needs them, so they are not formatted.
+fn hex_of(high: u64, low: u64) -> [u8; 32] {
+    let number = u128::from(high) << 64 | u128::from(low);
+    std::array::from_fn(|at| {
+        let digit = (number >> (124 - 4 * at)) as u8 & 0xf;
+        if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
+    })
 }
 
 fn is_sane(id: &[u8]) -> bool {
@@ -336,10 +381,13 @@ mod tests {
             ("retrysafe-fence", "99"),
             ("retrysafe-anything", "99"),
             ("idempotent-replayed", "true"),
+            ("x-original-url", "/pay"),
+            ("x-forwarded-path", "/pay"),
+            ("expect", "100-continue"),
+            ("trailer", "x-hidden"),
             ("x-kept", "1"),
         ]);
-        strip_markers(&mut headers, &GuardedHeaders::built_in());
-        strip_hop(&mut headers, false);
+        strip_request(&mut headers, &GuardedHeaders::built_in(), false);
         assert_eq!(headers.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["x-kept"]);
         let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "websocket")]);
         strip_hop(&mut headers, true);

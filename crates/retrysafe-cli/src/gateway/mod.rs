@@ -5,14 +5,15 @@
 //!   the door        front + guard: what two servers could read differently is refused
 //!   our own pages   published: the policy; wellknown: the state of the caller's own key
 //!   the rule        route + paths: every spelling of a path finds its rule
-//!   the headers     headers: one hop's end here, forged markers too; who is asking is said
 //!   the caller      scope: only for covered requests with a key
 //!   the layer       retrysafe::layer: begin, execute or replay, settle
+//!   the headers     headers: one hop's end here, forged markers too; who is asking is said
 //!   the upstream    proxy + pool: once, and how far it got; framing: where its answer ends
 //! the answer        headers of one hop end here; cors: which page may read it; id, counters, one line in the log
 //! ```
 //!
-//! Uncovered requests go from the headers straight to the upstream, and their bodies stream.
+//! Uncovered requests go from the rule straight to the upstream, and their bodies stream. A replay never needs the headers of
+//! the next hop.
 
 pub(crate) mod answer;
 mod body;
@@ -26,6 +27,7 @@ mod guard;
 mod headers;
 mod jwks;
 pub(crate) mod jwt;
+mod last_caller;
 pub(crate) mod listen;
 pub(crate) mod live;
 mod look_back;
@@ -172,7 +174,11 @@ impl<S: Store> Worker<S> {
     }
 
     /// The life of a request.
-    pub(crate) async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Reply> {
+    pub(crate) async fn handle(
+        &self,
+        peer: &Arc<Peer>,
+        request: Request<Incoming>,
+    ) -> Response<Reply> {
         let started = Instant::now();
         let live = self.live();
         let (mut parts, body) = request.into_parts();
@@ -190,7 +196,7 @@ impl<S: Store> Worker<S> {
         if let Some(response) = self.own_page(&live, &parts).await {
             return self.finish(live.routes.defaults(), response, noted, started, &request_id);
         }
-        let Admitted { route, facts, key, has_key } = match admit(&live, &parts) {
+        let Admitted { route, facts, key, has_key } = match admit(&live, peer, &parts) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 return self.turned_away(&live, &refusal, noted, started, &request_id);
@@ -199,9 +205,8 @@ impl<S: Store> Worker<S> {
 
         let wants_upgrade = facts.is_none() && headers::wants_upgrade(&parts);
         let trailers = headers::trailers_taken(&parts);
-        prepare(&mut parts, peer, &live, wants_upgrade);
         let request = Request::from_parts(parts, body);
-        let upstream = self.proxy.to(live, Arc::clone(&route));
+        let upstream = self.proxy.to(live, Arc::clone(&route), Arc::clone(peer));
         noted.key = key;
         noted.way = if has_key { Way::Keyed } else { Way::Passed };
         let response = match facts {
@@ -299,7 +304,7 @@ struct Noted {
 }
 
 /// Finds the rule of a request, and who is asking.
-fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
+fn admit(live: &Live, peer: &Peer, parts: &Parts) -> Result<Admitted, Refusal> {
     let find = |method: &Method| live.routes.find(parts.uri.path(), method);
     let mut route = find(&parts.method)?;
     let mut is_covered = route.rules.policy.covers(&parts.method);
@@ -324,8 +329,7 @@ fn admit(live: &Live, parts: &Parts) -> Result<Admitted, Refusal> {
     let found = RequestFacts::read_key(policy, &parts.headers);
     let key = found.as_ref().ok().and_then(Option::as_ref).map(Key::digest);
     // The layer refuses who is not known, and only notes it where it observes.
-    let asker = || scope::of(route, &parts.headers, live.verifier.as_deref());
-    let caller = || asker().map(|asker| asker.caller);
+    let caller = || peer.last_caller.of(route, &parts.headers, live.verifier.as_deref());
     let facts = Some(RequestFacts::new(Arc::clone(&route.policy), found, caller));
     Ok(Admitted { route: Arc::clone(route), facts, key, has_key })
 }
@@ -342,23 +346,4 @@ fn told(mut response: Response<layer::Body<Answer>>, policy: &Policy) -> Respons
     // Only the layer has set any: that the request ran unprotected.
     told.headers_mut().extend(response.into_parts().0.headers);
     told
-}
-
-/// Makes a request's headers fit to travel on.
-fn prepare(parts: &mut Parts, peer: &Peer, live: &Live, wants_upgrade: bool) {
-    if !parts.headers.contains_key(header::HOST)
-        && let Some(authority) = parts.uri.authority()
-        && let Ok(host) = HeaderValue::from_str(authority.as_str())
-    {
-        parts.headers.insert(header::HOST, host);
-    }
-    for name in &front::PATH_OVERRIDES {
-        parts.headers.remove(name);
-    }
-    headers::strip_markers(&mut parts.headers, &live.guard);
-    headers::strip_hop(&mut parts.headers, wants_upgrade);
-    parts.headers.remove(header::EXPECT);
-    // Trailers are not passed on: what we judge a request by could hide in them.
-    parts.headers.remove(header::TRAILER);
-    headers::forward(&mut parts.headers, peer, &live.config.trusted_networks);
 }

@@ -24,7 +24,7 @@ use tower_service::Service;
 use super::answer;
 use super::body::{Answer, Reply};
 use super::framing::{self, Afterwards};
-use super::headers;
+use super::headers::{self, Peer};
 use super::live::Live;
 use super::outgoing::Outgoing;
 use super::pool::{Failure, Pool};
@@ -44,6 +44,7 @@ pub(crate) struct RoutedProxy {
     pool: Pool,
     live: Arc<Live>,
     route: Arc<Route>,
+    caller: Arc<Peer>,
 }
 
 impl Proxy {
@@ -56,9 +57,9 @@ impl Proxy {
         self.pool.tidy();
     }
 
-    /// Whoever sends a request of this route.
-    pub(crate) fn to(&self, live: Arc<Live>, route: Arc<Route>) -> RoutedProxy {
-        RoutedProxy { pool: self.pool.clone(), live, route }
+    /// Whoever sends a request of this route for this caller.
+    pub(crate) fn to(&self, live: Arc<Live>, route: Arc<Route>, caller: Arc<Peer>) -> RoutedProxy {
+        RoutedProxy { pool: self.pool.clone(), live, route, caller }
     }
 }
 
@@ -71,7 +72,7 @@ impl RoutedProxy {
     ) -> Response<Reply> {
         let whose = Whose::of(&self.route, None, request.headers());
         let callers_side = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
-        let request = outgoing(request.map(Outgoing::Streamed), &self.live);
+        let request = self.outgoing(request.map(Outgoing::Streamed), wants_upgrade);
         let mut response = match self.exchange(request, None).await {
             Ok(response) => response,
             Err(failure) => {
@@ -90,7 +91,7 @@ impl RoutedProxy {
     async fn execute(self, request: Request<layer::Body<Incoming>>) -> Response<Answer> {
         let attempt = request.extensions().get::<Attempt>().cloned();
         let whose = Whose::of(&self.route, attempt.as_ref(), request.headers());
-        let mut request = outgoing(request.map(Outgoing::Guarded), &self.live);
+        let mut request = self.outgoing(request.map(Outgoing::Guarded), false);
         if let Some(attempt) = &attempt {
             headers::announce(request.headers_mut(), attempt);
         }
@@ -107,6 +108,37 @@ impl RoutedProxy {
             None => headers::strip_passed_answer(response.headers_mut()),
         }
         response
+    }
+
+    /// The request in the form in which it goes to the upstream.
+    fn outgoing(&self, mut request: Request<Outgoing>, wants_upgrade: bool) -> Request<Outgoing> {
+        *request.version_mut() = Version::HTTP_11;
+        if !request.headers().contains_key(header::HOST)
+            && let Some(authority) = request.uri().authority()
+            && let Ok(host) = HeaderValue::from_str(authority.as_str())
+        {
+            request.headers_mut().insert(header::HOST, host);
+        }
+        headers::strip_request(request.headers_mut(), &self.live.guard, wants_upgrade);
+        let networks = &self.live.config.trusted_networks;
+        headers::forward(request.headers_mut(), &self.caller, networks);
+        // HTTP/1.0 knows requests without it; nothing is said about a host that the caller did not name.
+        if !request.headers().contains_key(header::HOST)
+            && let Ok(host) = HeaderValue::from_str(self.live.config.upstream.authority.as_str())
+        {
+            request.headers_mut().insert(header::HOST, host);
+        }
+        if request.uri().authority().is_some() {
+            let path = request.uri().path_and_query().cloned();
+            *request.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
+        }
+        let is_empty = request.body().is_end_stream();
+        let length = if is_empty { Some(0) } else { request.body().size_hint().exact() };
+        let asked = request.method().clone();
+        framing::put(&asked, length, request.headers_mut());
+        // What the layer noted for us is not for the connection to hold on to.
+        request.extensions_mut().clear();
+        request
     }
 
     /// Sends one request, and reads the head of its answer in the one way in which everybody reads
@@ -158,28 +190,6 @@ impl Service<Request<layer::Body<Incoming>>> for RoutedProxy {
         let proxy = self.clone();
         Box::pin(async move { Ok(proxy.execute(request).await) })
     }
-}
-
-/// The request in the form in which it goes to the upstream.
-fn outgoing(mut request: Request<Outgoing>, live: &Live) -> Request<Outgoing> {
-    *request.version_mut() = Version::HTTP_11;
-    // HTTP/1.0 knows requests without it.
-    if !request.headers().contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::from_str(live.config.upstream.authority.as_str())
-    {
-        request.headers_mut().insert(header::HOST, host);
-    }
-    if request.uri().authority().is_some() {
-        let path = request.uri().path_and_query().cloned();
-        *request.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
-    }
-    let is_empty = request.body().is_end_stream();
-    let length = if is_empty { Some(0) } else { request.body().size_hint().exact() };
-    let asked = request.method().clone();
-    framing::put(&asked, length, request.headers_mut());
-    // What the layer noted for us is not for the connection to hold on to.
-    request.extensions_mut().clear();
-    request
 }
 
 /// Stands for the answer that did not come: the layer reads how far the request got, and whoever

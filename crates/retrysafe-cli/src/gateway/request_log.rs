@@ -3,6 +3,7 @@
 //! One line: who asked for what, what became of it, how long it took. Keys stand in it only as
 //! digests, paths without their query.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
@@ -130,10 +131,10 @@ impl Line<'_> {
     fn human(&self, out: &mut String) {
         use std::fmt::Write as _;
         let ms = self.took.as_secs_f64() * 1e3;
+        put_time(out, 3);
         let _ = write!(
             out,
-            "{:.3} {} {} {} {ms:.1}ms {} route={}",
-            jiff::Timestamp::now(),
+            " {} {} {} {ms:.1}ms {} route={}",
             self.method,
             self.path,
             self.status.as_u16(),
@@ -149,12 +150,11 @@ impl Line<'_> {
     /// With the same names as the lines of events, so that one reader reads them all.
     fn json(&self, out: &mut String) {
         use std::fmt::Write as _;
-        let _ = write!(
-            out,
-            "{{\"timestamp\":\"{:.6}\",\"level\":\"INFO\",\"message\":\"request\",\"method\":\"{}\",\"path\":",
-            jiff::Timestamp::now(),
-            self.method,
-        );
+        out.push_str("{\"timestamp\":\"");
+        put_time(out, 6);
+        out.push_str("\",\"level\":\"INFO\",\"message\":\"request\",\"method\":\"");
+        out.push_str(self.method.as_str());
+        out.push_str("\",\"path\":");
         put_json(out, self.path);
         out.push_str(",\"route\":");
         put_json(out, self.route);
@@ -174,9 +174,49 @@ impl Line<'_> {
     }
 }
 
+/// Writes the time of day, with so many digits after the second. All lines of one second begin alike, so
+/// the beginning is remembered.
+fn put_time(out: &mut String, digits: u32) {
+    thread_local! {
+        static LAST: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
+    }
+    let now = jiff::Timestamp::now();
+    LAST.with_borrow_mut(|(second, text)| {
+        if *second != now.as_second() {
+            *second = now.as_second();
+            let whole = jiff::Timestamp::from_second(*second).unwrap_or_default();
+            *text = whole.to_string().trim_end_matches('Z').to_owned();
+        }
+        out.push_str(text);
+    });
+    out.push('.');
+    let mut rest = now.subsec_nanosecond().unsigned_abs();
+    let mut unit = 100_000_000;
+    for _ in 0..digits {
+        let digit = u8::try_from(rest / unit).unwrap_or_default();
+        out.push(char::from(b'0' + digit));
+        rest %= unit;
+        unit /= 10;
+    }
+    out.push('Z');
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_written_as_everybody_writes_it() {
+        for digits in [3, 6] {
+            let before = jiff::Timestamp::now();
+            let mut text = String::new();
+            put_time(&mut text, digits);
+            let written: jiff::Timestamp = text.parse().unwrap();
+            let cut = jiff::SignedDuration::from_millis(1);
+            assert!(before - cut <= written && written <= jiff::Timestamp::now(), "{text}");
+            assert_eq!(text.len(), "2026-01-01T00:00:00.Z".len() + digits as usize);
+        }
+    }
 
     #[test]
     fn a_line_is_one_json_document() {

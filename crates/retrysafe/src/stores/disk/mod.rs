@@ -43,6 +43,7 @@ mod open;
 mod ops;
 mod pending;
 mod read;
+mod read_cache;
 mod recover;
 #[cfg(test)]
 mod rehearsal;
@@ -332,7 +333,7 @@ impl Store for DiskStore {
     async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
         self.reader.check()?;
         // A replay is answered here, beside the writer. What the index shows is durable.
-        if let Some(record) = self.reader.find(&first.id)? {
+        if let Some(record) = self.reader.find_answer(&first.id)? {
             let now = self.reader.clock.now();
             if !record.is_expired(now) {
                 self.reader.check_folder()?;

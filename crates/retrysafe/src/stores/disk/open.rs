@@ -28,6 +28,7 @@ use super::format::{BATCH_BYTES, ENTRY_BYTES, EntryHeader, EntryPlace, PAGE};
 use super::index::{IndexEntry, ReapMark, RecordIndex, SHARDS, prefix_of};
 use super::ops::LogWriter;
 use super::read::LogReader;
+use super::read_cache::ReadCache;
 use super::recover::{FoundStore, LogEnd, LogVisitor, check_finished, find};
 use super::segments::{RingSegment, SegmentRing};
 use super::snapshot_taker::SnapshotTaker;
@@ -244,6 +245,7 @@ fn tail_of(
         generations: Mutex::new(found.generations),
         failure: OnceLock::new(),
         watchers: Watchers::default(),
+        lately: ReadCache::default(),
         looked: Mutex::new(Instant::now()),
         abandoned: AtomicUsize::new(0),
     };

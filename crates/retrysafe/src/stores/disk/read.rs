@@ -23,6 +23,7 @@ use retrysafe_core::time::Time;
 use super::files::{StoreFile, StoreFolder};
 use super::format::{ENTRY_BYTES, EntryHeader, EntryPlace};
 use super::index::{IndexEntry, RecordIndex, SHARDS, prefix_of};
+use super::read_cache::ReadCache;
 use super::segments::name_of;
 use crate::stores::clock::Clock;
 use crate::stores::watchers::Watchers;
@@ -57,6 +58,8 @@ pub(crate) struct LogReader {
     pub(crate) abandoned: AtomicUsize,
     /// Who waits for a record to change.
     pub(crate) watchers: Watchers,
+    /// Answers that were replayed lately.
+    pub(crate) lately: ReadCache,
     /// When the segments were looked at last.
     pub(crate) looked: Mutex<Instant>,
 }
@@ -150,6 +153,20 @@ impl LogReader {
             return Ok(None);
         }
         Err(StoreError::not_applied(StoreErrorKind::Unavailable))
+    }
+
+    /// The record of this id, for whoever may be answered with it.
+    pub(crate) fn find_answer(&self, id: &Id) -> Result<Option<Record>, StoreError> {
+        if let Some(entry) = self.index.nth(prefix_of(id), 0)
+            && let Some(record) = self.lately.get(id, entry.version)
+        {
+            return Ok(Some(record));
+        }
+        let found = self.find(id)?;
+        if let Some(record) = &found {
+            self.lately.put(record);
+        }
+        Ok(found)
     }
 
     /// The record that an entry stands for.

@@ -18,6 +18,9 @@ pub(crate) fn durability(url: &StoreUrl, store: &AnyStore) -> Cow<'static, str> 
         StoreUrl::Disk { durability: Durability::Full, .. } => {
             "yes: every answer is flushed before it leaves"
         }
+        StoreUrl::Tiered(_) => {
+            "yes: every answer is committed to PostgreSQL before it leaves; Redis serves copies"
+        }
         StoreUrl::Postgres(_) => "yes: every answer is committed before it leaves",
         StoreUrl::Redis(_) => "as this Redis is configured",
     }

@@ -45,6 +45,10 @@ pub(crate) async fn run(
                 StoreUrl::Postgres(url) => {
                     examine_server(PostgresStore::open(&url.without_migration()).await?, json).await
                 }
+                StoreUrl::Tiered(url) => {
+                    let store = PostgresStore::open(&url.decide.without_migration()).await?;
+                    examine_server(store, json).await
+                }
                 StoreUrl::Redis(url) => examine_server(RedisStore::open(&url).await?, json).await,
             }
         }
@@ -76,7 +80,7 @@ async fn migrate(
     as_json: bool,
 ) -> Result<(), Failure> {
     match (url, print) {
-        (StoreUrl::Postgres(_), true) => {
+        (StoreUrl::Postgres(_) | StoreUrl::Tiered(_), true) => {
             output::say(&postgres::script());
             return Ok(());
         }
@@ -85,6 +89,9 @@ async fn migrate(
         }
         (StoreUrl::Postgres(url), false) => {
             postgres::migrate(url).await?;
+        }
+        (StoreUrl::Tiered(url), false) => {
+            postgres::migrate(&url.decide).await?;
         }
         // Opening a store makes it if it is not there, and refuses one of another version.
         (StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_), false) => {

@@ -14,6 +14,35 @@ use retrysafe_core::units;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+/// A store's URL, or a table of two.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StoreText {
+    One(String),
+    Tiered { decide: String, answer: String },
+}
+
+fn store_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let expected = |_| {
+        // Never what stands there: it may hold a password.
+        de::Error::custom(
+            "is neither a URL nor a table { decide = \"postgres://…\", answer = \"redis://…\" }",
+        )
+    };
+    Ok(Some(match StoreText::deserialize(from).map_err(expected)? {
+        StoreText::One(url) => url,
+        StoreText::Tiered { decide, answer } => format!("tiered:{decide}|{answer}"),
+    }))
+}
+
+fn store_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["string", "object", "null"],
+        "properties": { "decide": { "type": "string" }, "answer": { "type": "string" } },
+        "additionalProperties": false
+    })
+}
+
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -22,8 +51,11 @@ pub(crate) struct File {
     pub listen: Option<String>,
     /// The API behind the gateway, such as `http://127.0.0.1:3000`.
     pub upstream: Option<String>,
-    /// Where records are kept: `disk:PATH`, `postgres://USER:PASSWORD@HOST/DATABASE` or `memory:`.
-    /// Changing it needs a restart.
+    /// Where records are kept: `disk:PATH`, `postgres://USER:PASSWORD@HOST/DATABASE`, `redis://…` or
+    /// `memory:`; or a table of `decide`, a PostgreSQL, and `answer`, a Redis of copies. Changing it
+    /// needs a restart.
+    #[serde(deserialize_with = "store_text")]
+    #[schemars(schema_with = "store_schema")]
     pub store: Option<String>,
     /// How long a start waits for a store that is out of reach, such as a database that starts at the
     /// same time.

@@ -290,9 +290,10 @@ fn state_folder(file: &File, store: &StoreUrl) -> PathBuf {
     match (&file.state_folder, store) {
         (Some(folder), _) => folder.into(),
         (None, StoreUrl::Disk { folder, .. }) => folder.clone(),
-        (None, StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_)) => {
-            STATE_FOLDER.into()
-        }
+        (
+            None,
+            StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) | StoreUrl::Tiered(_),
+        ) => STATE_FOLDER.into(),
     }
 }
 

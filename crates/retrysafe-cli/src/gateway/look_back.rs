@@ -44,7 +44,9 @@ pub(crate) async fn look_back(
     let mut owners = match &config.store {
         // One process owns these at a time.
         StoreUrl::Memory | StoreUrl::Disk { .. } => None,
-        StoreUrl::Postgres(_) | StoreUrl::Redis(_) => take_owners(&config.state_folder, config),
+        StoreUrl::Postgres(_) | StoreUrl::Redis(_) | StoreUrl::Tiered(_) => {
+            take_owners(&config.state_folder, config)
+        }
     };
     if let Some(owners) = &mut owners {
         let left = owners.settle(&Engine::new(Arc::clone(store))).await?;

@@ -8,6 +8,7 @@
 //! | `disk:PATH?create=never` | the same, refusing a folder that holds no store |
 //! | `postgres://USER:PASSWORD@HOST/DATABASE` | in PostgreSQL, shared with others |
 //! | `redis://USER:PASSWORD@HOST/DB`, `rediss:`, `redis+unix:` | in Redis, shared with others |
+//! | `tiered:postgres://…\|redis://…` | in PostgreSQL, with copies of answers in Redis |
 //! | `redis-cluster://HOST,HOST`, `redis+sentinel://HOST,HOST/NAME` | in a Redis that fails over |
 //!
 //! A URL may hold a password. Nothing here shows one: a [`StoreUrl`] is displayed without it, and an
@@ -31,6 +32,8 @@ use super::memory::MemoryStore;
 use super::postgres::{ConnectError, PostgresStore, PostgresUrl};
 #[cfg(feature = "redis")]
 use super::redis::{ConnectError as RedisError, RedisStore, RedisUrl};
+#[cfg(all(feature = "postgres", feature = "redis"))]
+use super::tiered::{TieredStore, TieredUrl, TieredUrlError};
 
 /// A URL that was understood. The store itself need not be there yet.
 ///
@@ -61,6 +64,9 @@ pub enum StoreUrl {
     /// See [`redis`](super::redis).
     #[cfg(feature = "redis")]
     Redis(RedisUrl),
+    /// See [`tiered`](super::tiered).
+    #[cfg(all(feature = "postgres", feature = "redis"))]
+    Tiered(Box<TieredUrl>),
 }
 
 /// A store that was chosen by its URL.
@@ -89,6 +95,9 @@ pub enum AnyStore {
     /// See [`redis`](super::redis).
     #[cfg(feature = "redis")]
     Redis(RedisStore),
+    /// See [`tiered`](super::tiered).
+    #[cfg(all(feature = "postgres", feature = "redis"))]
+    Tiered(TieredStore),
 }
 
 /// Whether a wall clock counts that is weeks ahead of the last time that a disk store has seen.
@@ -116,6 +125,9 @@ pub enum AnyError {
     /// The Redis store could not be opened, or its URL is wrong.
     #[cfg(feature = "redis")]
     Redis(RedisError),
+    /// The URL of a tiered store is wrong.
+    #[cfg(all(feature = "postgres", feature = "redis"))]
+    Tiered(TieredUrlError),
 }
 
 impl FromStr for StoreUrl {
@@ -153,6 +165,11 @@ impl FromStr for StoreUrl {
             scheme if RedisUrl::SCHEMES.contains(&scheme) => {
                 url.parse().map(Self::Redis).map_err(AnyError::Redis)
             }
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            "tiered" => {
+                let url: TieredUrl = url.parse().map_err(AnyError::Tiered)?;
+                Ok(Self::Tiered(Box::new(url)))
+            }
             _ => Err(AnyError::Url),
         }
     }
@@ -169,6 +186,8 @@ impl StoreUrl {
             Self::Postgres(_) => super::postgres::ANSWER_BYTES_MAX,
             #[cfg(feature = "redis")]
             Self::Redis(_) => super::redis::ANSWER_BYTES_MAX,
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered(_) => super::postgres::ANSWER_BYTES_MAX,
         }
     }
 }
@@ -195,6 +214,8 @@ impl fmt::Display for StoreUrl {
             Self::Postgres(url) => url.fmt(f),
             #[cfg(feature = "redis")]
             Self::Redis(url) => url.fmt(f),
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered(url) => url.fmt(f),
         }
     }
 }
@@ -239,6 +260,10 @@ impl AnyStore {
             StoreUrl::Redis(url) => {
                 RedisStore::open(url).await.map(Self::Redis).map_err(AnyError::Redis)
             }
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            StoreUrl::Tiered(url) => {
+                TieredStore::open(url).await.map(Self::Tiered).map_err(AnyError::Postgres)
+            }
         }
     }
 }
@@ -256,6 +281,8 @@ impl AnyStore {
             Self::Postgres(_) => 0,
             #[cfg(feature = "redis")]
             Self::Redis(_) => 0,
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered(_) => 0,
         }
     }
 }
@@ -272,6 +299,8 @@ impl AnyError {
             Self::Postgres(error) => error.may_pass(),
             #[cfg(feature = "redis")]
             Self::Redis(error) => error.may_pass(),
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered(_) => false,
         }
     }
 }
@@ -282,8 +311,8 @@ impl fmt::Display for AnyError {
             Self::Url => f.write_str(
                 "names no store: use memory:, disk:PATH, disk:PATH?durability=process, \
                  disk:PATH?create=never, postgres://USER:PASSWORD@HOST/DATABASE, \
-                 redis://USER:PASSWORD@HOST/DB, redis-cluster://HOST,HOST or \
-                 redis+sentinel://HOST,HOST/NAME",
+                 redis://USER:PASSWORD@HOST/DB, redis-cluster://HOST,HOST, \
+                 redis+sentinel://HOST,HOST/NAME or tiered:postgres://…|redis://…",
             ),
             #[cfg(feature = "disk")]
             Self::Disk(error) => error.fmt(f),
@@ -291,6 +320,8 @@ impl fmt::Display for AnyError {
             Self::Postgres(error) => error.fmt(f),
             #[cfg(feature = "redis")]
             Self::Redis(error) => error.fmt(f),
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered(error) => error.fmt(f),
         }
     }
 }
@@ -305,6 +336,8 @@ impl std::error::Error for AnyError {
             Self::Postgres(error) => Some(error),
             #[cfg(feature = "redis")]
             Self::Redis(error) => Some(error),
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered(error) => Some(error),
         }
     }
 }
@@ -320,6 +353,8 @@ macro_rules! whichever {
             Self::Postgres($store) => $call,
             #[cfg(feature = "redis")]
             Self::Redis($store) => $call,
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered($store) => $call,
         }
     };
 }

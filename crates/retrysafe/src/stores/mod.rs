@@ -6,6 +6,7 @@
 //! | `disk` (feature `disk`) | one machine; the default of the gateway | yes | no |
 //! | `postgres` (feature `postgres`) | the reference: many processes, money | yes | yes |
 //! | `redis` (feature `redis`) | low stakes, high rates | as the server is configured | yes |
+//! | `tiered` (both) | many replays: PostgreSQL decides, Redis answers | yes | yes |
 
 pub mod any;
 pub mod clock;
@@ -17,4 +18,6 @@ pub mod memory;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(all(feature = "postgres", feature = "redis"))]
+pub mod tiered;
 mod watchers;

@@ -13,8 +13,13 @@
 )]
 
 mod conformance;
+mod failover;
 mod faults;
 mod kit;
+#[allow(dead_code, reason = "the tests of PostgreSQL use all of it")]
+#[path = "../postgres/kit/mod.rs"]
+mod postgres_kit;
 mod processes;
 mod quarantine;
 mod start;
+mod tiered;

@@ -36,6 +36,13 @@ impl ConnectError {
         Self { what: what.into(), source: Some(source), may_pass }
     }
 
+    /// A store that was opened, and does not answer.
+    #[cfg(feature = "redis")]
+    pub(in crate::stores) fn of_store(error: retrysafe_core::store::StoreError) -> Self {
+        let what = "the database does not answer".to_owned();
+        Self { what, source: Some(error.into()), may_pass: true }
+    }
+
     /// Whether the server may be there later, as it is: nobody answers, or it says that it is not
     /// ready yet. A password, a database or a setting that is wrong stays so.
     pub fn may_pass(&self) -> bool {

@@ -19,8 +19,10 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { number: 1, oldest: 1, sql: include_str!("migrations/0001_records.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { number: 1, oldest: 1, sql: include_str!("migrations/0001_records.sql") },
+    Migration { number: 2, oldest: 1, sql: include_str!("migrations/0002_answer_tier.sql") },
+];
 
 /// What comes before any step. The lock's number is "retrysaf" in ASCII.
 const PRELUDE: &str = "SET LOCAL synchronous_commit = on;

@@ -56,6 +56,8 @@ mod seal;
 mod settings;
 mod sights;
 mod statement;
+#[cfg(feature = "redis")]
+mod tier;
 mod tls;
 #[cfg(feature = "sqlx")]
 pub mod tx;

@@ -26,6 +26,8 @@
 //!   Redis whose reaper never runs does not fill up.
 //! * The URL's settings are on [`RedisUrl`].
 
+#[cfg(feature = "postgres")]
+mod copies;
 mod due;
 mod error;
 mod find;
@@ -43,6 +45,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "postgres")]
+pub(in crate::stores) use copies::CopyNodes;
 pub use error::ConnectError;
 use names::bucket_of;
 use nodes::Nodes;

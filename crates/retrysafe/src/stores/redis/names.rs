@@ -30,6 +30,9 @@ pub(super) struct BucketKeys {
     pub(super) expiries: String,
     /// How a record's key begins.
     pub(super) record_prefix: String,
+    /// How the key of an answer's copy begins.
+    #[cfg(feature = "postgres")]
+    copy_prefix: String,
 }
 
 /// The keys of all buckets.
@@ -47,6 +50,8 @@ impl Names {
                 unknown: key("unknown"),
                 expiries: key("expiries"),
                 record_prefix: key("r:"),
+                #[cfg(feature = "postgres")]
+                copy_prefix: key("a:"),
             }
         };
         Self((0..BUCKETS).map(keys).collect())
@@ -59,15 +64,26 @@ impl Names {
 }
 
 impl BucketKeys {
+    /// The key of a record.
     pub(super) fn record(&self, id: &Id) -> String {
-        let mut key = String::with_capacity(self.record_prefix.len() + 64);
-        key.push_str(&self.record_prefix);
-        for byte in id.as_bytes() {
-            // Writing to a string does not fail.
-            let _ = write!(key, "{byte:02x}");
-        }
-        key
+        key_of(&self.record_prefix, id)
     }
+
+    /// The key of the copy of a record's answer.
+    #[cfg(feature = "postgres")]
+    pub(super) fn copy(&self, id: &Id) -> String {
+        key_of(&self.copy_prefix, id)
+    }
+}
+
+fn key_of(prefix: &str, id: &Id) -> String {
+    let mut key = String::with_capacity(prefix.len() + 64);
+    key.push_str(prefix);
+    for byte in id.as_bytes() {
+        // Writing to a string does not fail.
+        let _ = write!(key, "{byte:02x}");
+    }
+    key
 }
 
 /// The bucket of a record.

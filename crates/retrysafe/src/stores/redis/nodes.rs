@@ -19,7 +19,7 @@ use super::find;
 use super::link::{Link, Reached, Routes};
 use super::names::{BUCKETS, Names};
 use super::script::{Answer, Script, read_answer};
-use super::settings::{Address, Settings};
+use super::settings::{Address, Purpose, Settings};
 use super::wire::Wire;
 use crate::stores::clock::Clock;
 
@@ -117,7 +117,7 @@ impl Nodes {
     /// A connection to a node. If it is a new one, its buckets are told who it is first.
     pub(super) async fn reach(&self, link: &Arc<Link>) -> Result<Wire, ConnectError> {
         let Reached { wire, is_new } = link.reach(&self.settings).await?;
-        if is_new {
+        if is_new && self.settings.purpose == Purpose::Records {
             self.observe(link, &wire).await?;
         }
         Ok(wire)
@@ -296,8 +296,7 @@ impl Nodes {
         let mut answers = wire.send_all(&commands).await?;
         let acknowledged = wait.and_then(|_| answers.pop());
         let value = answers.pop().unwrap_or_default();
-        let is_refused = matches!(value, Value::ServerError(_));
-        if let Some(wait) = wait.filter(|_| !is_refused)
+        if let Some(wait) = wait.filter(|_| is_written(&value))
             && replicas_of(acknowledged.as_ref()) < u64::from(wait.replicas)
         {
             return Ok(Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
@@ -358,6 +357,12 @@ impl Nodes {
 
 fn absent_node() -> StoreError {
     StoreError::not_applied(StoreErrorKind::Unavailable).because("no node has this slot now")
+}
+
+/// Whether a script has written something. What it only found, or refused, no replica needs.
+fn is_written(answer: &Value) -> bool {
+    let Value::Array(parts) = answer else { return false };
+    matches!(parts.first(), Some(Value::BulkString(word)) if word == b"done")
 }
 
 /// How many replicas have acknowledged, by the answer to WAIT or WAITAOF.

@@ -58,6 +58,16 @@ pub(super) enum Topology {
     Sentinel { sentinels: Vec<Address>, name: String },
 }
 
+/// What a Redis is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It decides: it must not forget.
+    Records,
+    /// It keeps copies of what a database has decided.
+    #[cfg(feature = "postgres")]
+    Copies,
+}
+
 /// How many replicas must have a write before it counts, and how long that may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WaitFor {
@@ -67,6 +77,7 @@ pub(super) struct WaitFor {
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
+    pub(super) purpose: Purpose,
     pub(super) topology: Topology,
     pub(super) is_encrypted: bool,
     pub(super) roots: Option<PathBuf>,
@@ -158,6 +169,7 @@ impl FromStr for RedisUrl {
         }
         let (login, place) = rest.split_once('@').unwrap_or(("", rest));
         let mut settings = Settings {
+            purpose: Purpose::Records,
             topology: Topology::Cluster(Vec::new()),
             is_encrypted: scheme.starts_with("rediss"),
             roots: None,

@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::error::ConnectError;
 use super::script::{Script, text};
-use super::settings::{Address, Login, Settings, Topology};
+use super::settings::{Address, Login, Purpose, Settings, Topology};
 use super::tls;
 
 /// How many commands may wait to be written to one connection. More callers than this wait in line.
@@ -77,8 +77,11 @@ impl Wire {
         address: &Address,
     ) -> Result<Self, ConnectError> {
         let mut wire = Self::open(settings, address, &settings.login, settings.db).await?;
-        let facts = wire.examine(settings).await?;
-        wire.facts = Arc::new(facts);
+        match settings.purpose {
+            Purpose::Records => wire.facts = Arc::new(wire.examine(settings).await?),
+            #[cfg(feature = "postgres")]
+            Purpose::Copies => {}
+        }
         Ok(wire)
     }
 

@@ -1,12 +1,10 @@
 //! What do the tests of the Redis store share?
 
 pub(crate) mod bench;
-#[allow(dead_code, reason = "the tests of PostgreSQL use all of it")]
-#[path = "../../postgres/kit/load.rs"]
-pub(crate) mod load;
 pub(crate) mod proxy;
 pub(crate) mod server;
 
+pub(crate) use crate::postgres_kit::load;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 

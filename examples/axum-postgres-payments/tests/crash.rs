@@ -119,8 +119,8 @@ fn pay(address: SocketAddr, key: &str) -> Option<u16> {
 fn both(cluster: &Cluster, key: &str) -> (String, String) {
     let payments = format!("SELECT count(*) FROM payment WHERE \"order\" = '{key}'");
     let answers = format!(
-        "SELECT count(*) FROM payment p JOIN retrysafe.stored r ON r.id = p.record
-        WHERE p.\"order\" = '{key}' AND r.state = 1 AND r.answer IS NOT NULL"
+        "SELECT count(*) FROM payment p JOIN retrysafe.record r ON r.id = p.record
+        WHERE p.\"order\" = '{key}' AND r.state = 1 AND r.body IS NOT NULL"
     );
     (cluster.sql("postgres", &payments), cluster.sql("postgres", &answers))
 }

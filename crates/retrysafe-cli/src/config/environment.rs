@@ -123,11 +123,12 @@ fn settings() -> Vec<Setting> {
     let mut found = Vec::new();
     for name in source::members(&schema) {
         let Some(value) = source::member(&schema, name) else { continue };
-        let inner = source::members(value);
-        if inner.is_empty() {
-            found.extend(setting(None, name, value));
+        // A setting that may be a text or a table (`store`) is a text here.
+        if let Some(setting) = setting(None, name, value) {
+            found.push(setting);
+            continue;
         }
-        for member in inner {
+        for member in source::members(value) {
             let Some(value) = source::member(value, member) else { continue };
             found.extend(setting(Some(name), member, value));
         }
@@ -244,6 +245,7 @@ mod tests {
     fn every_kind_of_setting_can_come_from_the_environment() {
         let file = laid(&[
             ("RETRYSAFE_UPSTREAM", "http://x"),
+            ("RETRYSAFE_STORE", "tiered:postgres://x|redis://y"),
             ("RETRYSAFE_THREADS", "3"),
             ("RETRYSAFE_H2C", "true"),
             ("RETRYSAFE_ADMIN_TOKEN", "t"),
@@ -256,6 +258,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(file.upstream.as_deref(), Some("http://x"));
+        assert_eq!(file.store.as_deref(), Some("tiered:postgres://x|redis://y"));
         assert_eq!((file.threads, file.h2c), (Some(3), Some(true)));
         assert_eq!(file.admin.token.as_deref(), Some("t"));
         assert_eq!(file.defaults.ttl.map(|ttl| ttl.0), Some(Duration::from_secs(48 * 3_600)));

@@ -23,7 +23,7 @@ const HELP: &str = "\
 cargo xtask test                    every test there is; the last line is the count
 cargo xtask tidy                    the house: who uses whom, and what a compiler does not see
 cargo xtask release-check           each feature alone, packages, licences: what takes too long for every change
-cargo xtask mutants [NAME…]         shipped code broken on purpose: does anything notice? (an hour or two)
+cargo xtask mutants [NAME…]         shipped code broken on purpose: does anything notice? (most of an hour)
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
 cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long

@@ -1,44 +1,33 @@
 //! Would anybody notice? Breaks shipped code on purpose, one line at a time.
 //!
 //! The repository is copied, each mutant of the [table](table::MUTANTS) is planted into the copy, and the test or the simulator that
-//! must catch it is run. A mutant that nothing catches is a promise that nothing guards. It takes an hour or two, so it is a command
+//! must catch it is run. A mutant that nothing catches is a promise that nothing guards. It takes most of an hour, so it is a command
 //! of its own. `cargo xtask mutants NAME…` runs those whose names contain a word.
+//!
+//! Tests and simulators have a copy each and run side by side. Rows are printed as they are known; how long each took goes to stderr.
 
+mod catcher;
 mod plant;
 mod table;
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Instant;
 
 use crate::{Error, root};
+use catcher::{Lane, Said};
 use plant::{Planted, Workshop};
 use table::{MUTANTS, Mutant};
-
-/// How long a catcher may run. Each takes seconds on healthy code.
-const CATCH_MAX: Duration = Duration::from_secs(180);
-
-/// How often a running catcher is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// What must fail when a mutant is planted.
-pub(crate) enum Catcher {
-    /// The simulator of shipped code, within so many histories.
-    Shipped(&'static str),
-    /// The simulator of the rules, within so many histories.
-    Fast(&'static str),
-    /// A test: what `cargo test` is told, and a part of the test's name.
-    Test(&'static [&'static str], &'static str),
-}
 
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Caught,
     NotCaught,
-    /// The catcher did not end. The whole suite has a time limit, so it would fail as well.
+    /// The test did not end, and it ended at once on healthy code. The whole suite has a time limit, so it would fail as well.
     Hung,
+    /// The catcher did not end, but it may be that the machine is too slow.
+    TooSlow,
     DoesNotApply,
     DoesNotBuild,
     /// The catcher failed without saying what it caught.
@@ -46,21 +35,59 @@ enum Verdict {
 }
 
 pub(crate) fn run(words: &[&str]) -> Result<ExitCode, Error> {
-    let workshop = Workshop::new(&root())?;
     let chosen: Vec<_> = MUTANTS
         .iter()
         .filter(|mutant| words.is_empty() || words.iter().any(|word| mutant.name.contains(word)))
         .collect();
     println!("| mutant | file | what it breaks | caught by | verdict |");
     println!("| --- | --- | --- | --- | --- |");
+    let (sender, verdicts) = mpsc::channel();
     let mut missed = 0;
-    for mutant in &chosen {
-        let verdict = judge(&workshop, mutant)?;
-        missed += usize::from(!matches!(verdict, Verdict::Caught | Verdict::Hung));
-        println!("{}", row(mutant, verdict.says()));
-    }
-    println!("{} of {} caught", chosen.len() - missed, chosen.len());
+    let mut hung = 0;
+    std::thread::scope(|scope| -> Result<(), Error> {
+        for lane in Lane::ALL {
+            let (sender, chosen) = (sender.clone(), &chosen);
+            scope.spawn(move || {
+                let judged = judge_all(lane, chosen, |mutant, verdict| {
+                    // The receiver lives until the last lane has ended.
+                    let _ = sender.send(Ok((mutant, verdict)));
+                });
+                if let Err(error) = judged {
+                    let _ = sender.send(Err(error.to_string()));
+                }
+            });
+        }
+        drop(sender);
+        for verdict in verdicts {
+            let (mutant, verdict): (&Mutant, Verdict) = verdict?;
+            missed += usize::from(!verdict.is_caught());
+            hung += usize::from(verdict == Verdict::Hung);
+            println!("{}", row(mutant, verdict.says()));
+        }
+        Ok(())
+    })?;
+    println!(
+        "{} of {} caught, {hung} of them because they hang",
+        chosen.len() - missed,
+        chosen.len()
+    );
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Judges the mutants of a lane, one after the other.
+fn judge_all(
+    lane: Lane,
+    chosen: &[&'static Mutant],
+    mut tell: impl FnMut(&'static Mutant, Verdict),
+) -> Result<(), Error> {
+    let workshop = Workshop::new(&root(), lane.name())?;
+    for mutant in chosen.iter().filter(|mutant| mutant.caught.lane() == lane) {
+        let started = Instant::now();
+        let verdict = judge(&workshop, mutant)?;
+        eprintln!("{} {:?} {:.0?}", mutant.name, verdict, started.elapsed());
+        tell(mutant, verdict);
+    }
+    Ok(())
 }
 
 fn row(mutant: &Mutant, verdict: &str) -> String {
@@ -69,110 +96,38 @@ fn row(mutant: &Mutant, verdict: &str) -> String {
 }
 
 fn judge(workshop: &Workshop, mutant: &Mutant) -> Result<Verdict, Error> {
-    let Planted::Yes(_planted) = workshop.plant(mutant)? else { return Ok(Verdict::DoesNotApply) };
-    let built =
-        mutant.caught.build(workshop).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    if !built.success() {
+    let Planted::Yes(planted) = workshop.plant(mutant)? else { return Ok(Verdict::DoesNotApply) };
+    if !mutant.caught.build(workshop)? {
         return Ok(Verdict::DoesNotBuild);
     }
-    let said = workshop.target.with_file_name("said");
-    let mut catcher = mutant.caught.run(workshop);
-    catcher.stdout(File::create(&said)?).stderr(Stdio::null()).process_group(0);
-    let Some(ended) = end_within(CATCH_MAX, catcher.spawn()?)? else { return Ok(Verdict::Hung) };
-    if ended.success() {
-        return Ok(Verdict::NotCaught);
-    }
-    let is_caught = mutant.caught.is_in(&fs::read_to_string(&said)?);
-    Ok(if is_caught { Verdict::Caught } else { Verdict::FailedOtherwise })
-}
-
-/// Waits for a process, and ends it with its children if it takes too long.
-fn end_within(longest: Duration, mut child: Child) -> Result<Option<ExitStatus>, Error> {
-    let deadline = Instant::now() + longest;
-    while Instant::now() < deadline {
-        if let Some(ended) = child.try_wait()? {
-            return Ok(Some(ended));
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status()?;
-    child.wait()?;
-    Ok(None)
-}
-
-impl Catcher {
-    /// Builds what catches, so that a mutant which does not compile is told from one that is caught.
-    fn build(&self, workshop: &Workshop) -> Command {
-        match self {
-            Self::Shipped(_) | Self::Fast(_) => {
-                let mut cargo = Self::cargo(workshop, "build");
-                cargo.args(["-p", "sim"]);
-                cargo
+    let said = mutant.caught.run(workshop)?;
+    drop(planted);
+    Ok(match said {
+        Said::Caught => Verdict::Caught,
+        Said::Nothing => Verdict::NotCaught,
+        Said::FailedOtherwise => Verdict::FailedOtherwise,
+        // A simulator that finds nothing takes minutes too, so its silence proves nothing.
+        Said::NoEnd => match mutant.caught.lane() {
+            Lane::Simulators => Verdict::TooSlow,
+            Lane::Tests => {
+                let healthy =
+                    mutant.caught.build(workshop)? && mutant.caught.ends_quickly(workshop)?;
+                if healthy { Verdict::Hung } else { Verdict::TooSlow }
             }
-            Self::Test(arguments, _) => {
-                let mut cargo = Self::cargo(workshop, "test");
-                cargo.args(*arguments).arg("--no-run");
-                cargo
-            }
-        }
-    }
-
-    fn run(&self, workshop: &Workshop) -> Command {
-        match self {
-            Self::Shipped(histories) | Self::Fast(histories) => {
-                let mut cargo = Self::cargo(workshop, "run");
-                cargo.args(["-p", "sim", "--", self.simulator()]);
-                cargo.args(["--first", "--histories", histories]);
-                cargo
-            }
-            Self::Test(arguments, name) => {
-                let mut cargo = Self::cargo(workshop, "test");
-                cargo.args(*arguments).arg(name);
-                cargo
-            }
-        }
-    }
-
-    fn cargo(workshop: &Workshop, command: &str) -> Command {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        let Workshop { folder, target } = workshop;
-        cargo.current_dir(folder).env("CARGO_TARGET_DIR", target).stdin(Stdio::null());
-        // Little optimisation: every mutant is compiled, and most are caught at once.
-        let fast_to_build =
-            ["--config", "profile.dev.opt-level=1", "--config", "profile.dev.debug=false"];
-        cargo.args([command, "--quiet"]).args(fast_to_build);
-        cargo
-    }
-
-    const fn simulator(&self) -> &'static str {
-        match self {
-            Self::Fast(_) => "run",
-            Self::Shipped(_) | Self::Test(..) => "shipped",
-        }
-    }
-
-    /// Whether the output of a failure says that something was caught. Else it did not even run.
-    fn is_in(&self, output: &str) -> bool {
-        output.contains(match self {
-            Self::Shipped(_) | Self::Fast(_) => " breaks ",
-            Self::Test(..) => "test result: FAILED",
-        })
-    }
-
-    fn says(&self) -> String {
-        match self {
-            Self::Shipped(histories) => format!("`sim shipped`, {histories} histories"),
-            Self::Fast(histories) => format!("`sim run`, {histories} histories"),
-            Self::Test(_, name) => format!("test `{name}`"),
-        }
-    }
+        },
+    })
 }
 
 impl Verdict {
+    const fn is_caught(self) -> bool {
+        matches!(self, Self::Caught | Self::Hung)
+    }
+
     const fn says(self) -> &'static str {
         match self {
             Self::Caught => "caught",
             Self::Hung => "caught: it hangs",
+            Self::TooSlow => "**no end, and the machine may be too slow**",
             Self::NotCaught => "**NOT CAUGHT**",
             Self::DoesNotApply => "**patch does not apply**",
             Self::DoesNotBuild => "**does not build**",

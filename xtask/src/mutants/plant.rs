@@ -30,9 +30,9 @@ pub(crate) struct Plant {
 
 impl Workshop {
     /// Copies the repository, as far as the copy differs: what did not change is not compiled anew.
-    pub(super) fn new(root: &Path) -> Result<Self, Error> {
-        let folder = root.join("target/mutants/copy");
-        let target = root.join("target/mutants/target");
+    pub(super) fn new(root: &Path, name: &str) -> Result<Self, Error> {
+        let own = root.join("target/mutants").join(name);
+        let (folder, target) = (own.join("copy"), own.join("target"));
         let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output()?;
         for name in listed.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let name = std::str::from_utf8(name)?;
@@ -46,6 +46,11 @@ impl Workshop {
             fs::write(to, bytes)?;
         }
         Ok(Self { folder, target })
+    }
+
+    /// Where the last words of a command are kept, for whoever wonders about a verdict.
+    pub(super) fn said(&self, command: &str) -> PathBuf {
+        self.folder.with_file_name(format!("{command}.said"))
     }
 
     /// Plants a mutant, if its place is found exactly once.

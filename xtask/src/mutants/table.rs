@@ -3,7 +3,7 @@
 //! Each is one edit of shipped code, with what it breaks and what must notice. The old text must be found exactly once: a unit test
 //! checks that, so the table follows the code. Mutants of one file stand together, because each costs a build.
 
-use super::Catcher::{self, Fast, Shipped, Test};
+use super::catcher::Catcher::{self, Fast, Shipped, Test};
 
 /// One edit of shipped code.
 pub(crate) struct Mutant {
@@ -15,11 +15,17 @@ pub(crate) struct Mutant {
     pub caught: Catcher,
 }
 
-/// The tests of the layer.
-const LAYER: &[&str] = &["--workspace", "--all-features", "--test", "layer"];
+/// The tests of the layer. All tests of the crate are built with the same few features: no database's driver is compiled with them.
+const LAYER: &[&str] = &["-p", "retrysafe", "--features", "axum,client", "--test", "layer"];
 
 /// The tests of sweeper, reaper and reconciler.
-const UPKEEP: &[&str] = &["--workspace", "--all-features", "--test", "layer_upkeep"];
+const UPKEEP: &[&str] = &["-p", "retrysafe", "--features", "axum,client", "--test", "layer_upkeep"];
+
+/// The unit tests of layer, upkeep and client.
+const UNITS: &[&str] = &["-p", "retrysafe", "--features", "axum,client", "--lib"];
+
+/// The unit tests of the program.
+const GATEWAY: &[&str] = &["-p", "retrysafe-cli", "--bin", "retrysafe"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -190,7 +196,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "[by_wall, by_boot, by_process].into_iter().flatten().max()",
         new: "[by_wall, by_boot, by_process].into_iter().flatten().min()",
         breaks: "a wall clock that was set back defeats resend_within",
-        caught: Test(&["--workspace", "--all-features", "--lib"], "age"),
+        caught: Test(UNITS, "age"),
     },
     Mutant {
         name: "client-journal-unlocked",
@@ -199,7 +205,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
 "#,
         new: "",
         breaks: "two processes finish one call",
-        caught: Test(&["--workspace", "--all-features", "--lib"], "journal"),
+        caught: Test(UNITS, "journal"),
     },
     Mutant {
         name: "upkeep-store-may-hang",
@@ -269,10 +275,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: r#"Err("the answer has a length and a transfer coding")"#,
         new: "Ok(Afterwards::Reused)",
         breaks: "an answer that ends in two places is passed on",
-        caught: Test(
-            &["--workspace", "--all-features", "--bin", "retrysafe"],
-            "two_framings_are_refused_in_any_order",
-        ),
+        caught: Test(GATEWAY, "two_framings_are_refused_in_any_order"),
     },
     Mutant {
         name: "gateway-scope-header-of-one-hop",
@@ -280,10 +283,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "ScopePart::Header(name) => named.contains(name),",
         new: "ScopePart::Header(_) => false,",
         breaks: "a caller is one to us and another to the upstream",
-        caught: Test(
-            &["--workspace", "--all-features", "--bin", "retrysafe"],
-            "a_header_of_the_scope_cannot_be_of_one_hop",
-        ),
+        caught: Test(GATEWAY, "a_header_of_the_scope_cannot_be_of_one_hop"),
     },
     Mutant {
         name: "gateway-other-spellings-pass",
@@ -292,10 +292,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: r#"                && self.counts(&read)
                 && false"#,
         breaks: "X_Tenant is one caller to us and another to the upstream",
-        caught: Test(
-            &["--workspace", "--all-features", "--bin", "retrysafe"],
-            "a_header_that_counts_is_spelt_in_one_way",
-        ),
+        caught: Test(GATEWAY, "a_header_that_counts_is_spelt_in_one_way"),
     },
     Mutant {
         name: "gateway-weaker-reading-wins",
@@ -303,10 +300,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "let is_safe = is_default(other) && named.demands(method) >= other.demands(method);",
         new: "let is_safe = is_default(other);",
         breaks: "a path is read so that a rule demands less",
-        caught: Test(
-            &["--workspace", "--all-features", "--bin", "retrysafe"],
-            "no_reading_leads_to_a_rule_that_demands_less",
-        ),
+        caught: Test(GATEWAY, "no_reading_leads_to_a_rule_that_demands_less"),
     },
     Mutant {
         name: "gateway-odd-methods-pass",
@@ -314,10 +308,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) {",
         new: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) && false {",
         breaks: "a method that nobody knows passes a guarded path",
-        caught: Test(
-            &["--workspace", "--all-features", "--bin", "retrysafe"],
-            "a_guarded_path_refuses_methods_that_nobody_knows",
-        ),
+        caught: Test(GATEWAY, "a_guarded_path_refuses_methods_that_nobody_knows"),
     },
     Mutant {
         name: "execution-lease-not-checked",

@@ -96,7 +96,10 @@ fn row(mutant: &Mutant, verdict: &str) -> String {
 }
 
 fn judge(workshop: &Workshop, mutant: &Mutant) -> Result<Verdict, Error> {
-    let Planted::Yes(planted) = workshop.plant(mutant)? else { return Ok(Verdict::DoesNotApply) };
+    let planted = match workshop.plant(mutant.file, mutant.old, mutant.new)? {
+        Planted::Yes(planted) => planted,
+        Planted::No => return Ok(Verdict::DoesNotApply),
+    };
     if !mutant.caught.build(workshop)? {
         return Ok(Verdict::DoesNotBuild);
     }

@@ -7,7 +7,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::table::Mutant;
 use crate::Error;
 
 /// A copy of the repository.
@@ -54,13 +53,13 @@ impl Workshop {
     }
 
     /// Plants a mutant, if its place is found exactly once.
-    pub(super) fn plant(&self, mutant: &Mutant) -> Result<Planted, Error> {
-        let path = self.folder.join(mutant.file);
+    pub(super) fn plant(&self, file: &str, old: &str, new: &str) -> Result<Planted, Error> {
+        let path = self.folder.join(file);
         let healthy = fs::read_to_string(&path)?;
-        if healthy.matches(mutant.old).count() != 1 {
+        if healthy.matches(old).count() != 1 {
             return Ok(Planted::No);
         }
-        fs::write(&path, healthy.replace(mutant.old, mutant.new))?;
+        fs::write(&path, healthy.replace(old, new))?;
         Ok(Planted::Yes(Plant { path, healthy }))
     }
 }

@@ -55,9 +55,14 @@ where
     let read = if is_stream(parts.status, &parts.headers) && !is_whole {
         Read::Over(Body::passed(body))
     } else {
-        // Once nobody waits for it, an answer may take as long as its execution.
-        let held_until = after(Instant::now(), policy.answer_hold_max).min(attempt.deadline());
-        let deadline = if attendance.is_awaited() { held_until } else { attempt.deadline() };
+        // Once nobody waits for it, an answer may take as long as its execution, and the rest of one that comes later still
+        // as long as any: its head is seldom all of it.
+        let held_until = after(Instant::now(), policy.answer_hold_max);
+        let deadline = if attendance.is_awaited() {
+            held_until.min(attempt.deadline())
+        } else {
+            held_until.max(attempt.deadline())
+        };
         let reading = catch_panic(read(body, policy.response_bytes_max, Some(deadline), hold));
         match attendance.attend(reading).await {
             None => return AnswerRead::Failed(Failure::Lost { timed_out: true }),

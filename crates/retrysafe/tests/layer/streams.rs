@@ -442,6 +442,31 @@ async fn a_late_answer_is_settled_although_its_caller_was_let_go() {
     assert_eq!(axum::body::to_bytes(replay.into_body(), 99).await.unwrap(), "late");
 }
 
+/// An answer that came after `lease_max` was kept only if all its bytes came together with its head. Over a network they
+/// seldom do, and its replay was a 410.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_is_kept_although_its_bytes_come_after_its_head() {
+    let length = Duration::from_secs(60);
+    let policy = Policy { lease: length, lease_max: length, ..Policy::default() };
+    let layer = IdempotencyLayer::new(MemoryStore::default()).policy(policy);
+    let handler = move || async move {
+        tokio::time::sleep(length * 2).await;
+        let (pieces, received) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            pieces.send(Ok(Frame::data(Bytes::from_static(b"late")))).ok().unwrap();
+        });
+        Body::new(Pieces(received))
+    };
+    let app = Router::new().route("/x", post(handler)).layer(layer.clone());
+    let told = app.clone().oneshot(request()).await.unwrap();
+    assert_eq!(told.status(), 504);
+    layer.drain().wait(length * 3).await.unwrap();
+    let replay = app.oneshot(request()).await.unwrap();
+    assert_eq!(replay.status(), 200);
+    assert_eq!(axum::body::to_bytes(replay.into_body(), 99).await.unwrap(), "late");
+}
+
 #[tokio::test(start_paused = true)]
 async fn past_their_bound_late_answers_are_unknown() {
     let layer = IdempotencyLayer::new(MemoryStore::default()).late_answers_max(0);

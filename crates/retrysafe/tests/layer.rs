@@ -13,6 +13,8 @@ mod answers;
 mod axum_users;
 #[path = "layer/bytes.rs"]
 mod bytes;
+#[path = "layer/callers.rs"]
+mod callers;
 #[path = "layer/crowd.rs"]
 mod crowd;
 #[path = "layer/cuts.rs"]

@@ -64,7 +64,10 @@ async fn lengths_without_end_are_kept_to() {
     assert!(stage.post("/pay", "k", "").await.is_replay());
     let first = stage.begin(stage.request("/slow", "slow", ""));
     stage.shop.began(2).await;
-    let second = stage.begin(stage.request("/slow", "slow", ""));
+    let mut patient = stage.request("/slow", "slow", "");
+    let wait = format!("wait={}", u64::MAX);
+    patient.headers_mut().insert("prefer", wait.parse().unwrap());
+    let second = stage.begin(patient);
     stage.store.asked(4, 1).await;
     stage.shop.gate.add_permits(1);
     assert_eq!(first.await.unwrap().status, 201);

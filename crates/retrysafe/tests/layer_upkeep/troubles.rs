@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use retrysafe::stores::clock::Clock;
 use retrysafe::stores::memory::MemoryStore;
-use retrysafe::upkeep::{Lookup, Reconciler, Schedule, Upkeep};
+use retrysafe::upkeep::{Lookup, Reconciler, Reconciliation, Schedule, Upkeep};
 use retrysafe_core::engine::Engine;
 use retrysafe_core::policy::Absence;
 use retrysafe_core::record::{First, Record, Standing, Write};
@@ -67,6 +67,26 @@ async fn a_panic_in_absence_costs_its_own_record_only() {
     // What the bug leaves open is "no proof", so that nothing is executed twice for it.
     assert_eq!(record(&store, bug).await.lookups(), 3);
     upkeep.stop().await;
+}
+
+// Every process has a reconciler of its own. Four of them asked about one record at the same time and learned nothing,
+// and each used up one lookup of the schedule: a person had to decide after a single look.
+#[tokio::test(start_paused = true)]
+async fn reconcilers_that_ask_at_the_same_time_use_up_one_lookup() {
+    let (store, hand) = store();
+    let engine = Arc::new(Engine::new(store.clone()));
+    let id = unknown(&engine, "k").await;
+    hand.advance(Duration::from_secs(10));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let process = || {
+        let silent = Undecided { takes: Duration::from_secs(1), asked: Arc::clone(&asked) };
+        Reconciliation::new(Arc::clone(&engine), silent, schedule(&[10, 60, 300, 1_800]))
+    };
+    let (one, two, three, four) = (process(), process(), process(), process());
+    let rounds = tokio::join!(one.round(), two.round(), three.round(), four.round());
+    assert!(rounds.0.is_ok() && rounds.1.is_ok() && rounds.2.is_ok() && rounds.3.is_ok());
+    assert_eq!(asked.load(Ordering::SeqCst), 4, "they have overlapped");
+    assert_eq!(record(&store, id).await.lookups(), 1);
 }
 
 /// A provider that never answers holds up its own lookup, for no longer than a lookup may take.

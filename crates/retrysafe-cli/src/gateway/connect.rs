@@ -7,6 +7,7 @@
 //! long as there are any, and meanwhile nobody else on its thread has a turn. So there is a bound to it.
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -27,10 +28,31 @@ use crate::dial;
 /// Makes connections to the upstream.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    host: Arc<str>,
-    port: u16,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    way: Way,
     generation: u64,
+}
+
+/// A connection to an upstream that is no socket.
+pub trait UpstreamIo: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> UpstreamIo for T {}
+
+/// A connection to an upstream that is being made.
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn UpstreamIo>>> + Send>>;
+
+/// Makes connections to an upstream.
+pub(super) type Dial = dyn Fn() -> Connecting + Send + Sync;
+
+/// By which way the upstream is reached.
+#[derive(Clone)]
+enum Way {
+    Network {
+        host: Arc<str>,
+        port: u16,
+        tls: Option<(TlsConnector, ServerName<'static>)>,
+    },
+    /// Whatever the program that the gateway runs in has made.
+    InProcess(Arc<Dial>),
 }
 
 /// How much an upstream may send before the head of its answer is read. More than any head, and what is
@@ -46,6 +68,7 @@ pub(crate) struct Stream {
 enum Carrier {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    InProcess(Box<dyn UpstreamIo>),
 }
 
 /// Where a connection is between request and answer, as far as whoever sends over it says so.
@@ -114,9 +137,17 @@ impl Connector {
         } else {
             None
         };
+        Ok(Self::by(Way::Network { host: host.into(), port: *port, tls }))
+    }
+
+    /// The connector to whatever is made by this.
+    pub(crate) fn over(dial: Arc<Dial>) -> Self {
+        Self::by(Way::InProcess(dial))
+    }
+
+    fn by(way: Way) -> Self {
         static GENERATION: AtomicU64 = AtomicU64::new(0);
-        let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { host: host.into(), port: *port, tls, generation })
+        Self { way, generation: GENERATION.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Which of all connectors this is.
@@ -130,13 +161,18 @@ impl Connector {
     ///
     /// Whatever stood in the way. Nothing has been sent then.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
-        let stream = TcpStream::connect((&*self.host, self.port)).await?;
-        stream.set_nodelay(true)?;
-        let carrier = match &self.tls {
-            None => Carrier::Plain(stream),
-            Some((connector, name)) => {
-                Carrier::Tls(Box::new(connector.connect(name.clone(), stream).await?))
+        let carrier = match &self.way {
+            Way::Network { host, port, tls } => {
+                let stream = TcpStream::connect((&**host, *port)).await?;
+                stream.set_nodelay(true)?;
+                match tls {
+                    None => Carrier::Plain(stream),
+                    Some((connector, name)) => {
+                        Carrier::Tls(Box::new(connector.connect(name.clone(), stream).await?))
+                    }
+                }
             }
+            Way::InProcess(dial) => Carrier::InProcess(dial().await?),
         };
         Ok(Stream { carrier, exchange: Exchange::default() })
     }
@@ -167,6 +203,8 @@ impl Carrier {
         let (socket, is_plain) = match self {
             Self::Plain(stream) => (stream, true),
             Self::Tls(stream) => (stream.get_ref().0, false),
+            // Nothing stands between it and us: had it spoken, we would have read it just now.
+            Self::InProcess(_) => return Ok(()),
         };
         let mut byte = [0];
         match recv(socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -191,6 +229,7 @@ impl AsyncRead for Stream {
         let read = match &mut this.carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Carrier::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Carrier::InProcess(stream) => Pin::new(stream).poll_read(context, buffer),
         };
         match read {
             Poll::Ready(Ok(())) => {
@@ -216,6 +255,7 @@ impl AsyncWrite for Stream {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
             Carrier::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Carrier::InProcess(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -227,6 +267,7 @@ impl AsyncWrite for Stream {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Carrier::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Carrier::InProcess(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
 
@@ -234,6 +275,7 @@ impl AsyncWrite for Stream {
         match &self.carrier {
             Carrier::Plain(stream) => stream.is_write_vectored(),
             Carrier::Tls(stream) => stream.is_write_vectored(),
+            Carrier::InProcess(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -241,6 +283,7 @@ impl AsyncWrite for Stream {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_flush(context),
             Carrier::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Carrier::InProcess(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
@@ -248,6 +291,7 @@ impl AsyncWrite for Stream {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Carrier::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Carrier::InProcess(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

@@ -25,6 +25,7 @@ mod framing;
 mod front;
 mod guard;
 mod headers;
+pub(crate) mod in_process;
 mod jwks;
 pub(crate) mod jwt;
 mod last_caller;

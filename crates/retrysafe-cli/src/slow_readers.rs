@@ -162,7 +162,8 @@ pub(crate) struct StreamExecutor {
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        let (stream, progress) = (Box::pin(stream), Arc::default());
+        let stream = Box::pin(stream);
+        let progress = Arc::default();
         tokio::spawn(TimedStream { stream, progress, time_max: self.time_max, stalled: None });
     }
 }

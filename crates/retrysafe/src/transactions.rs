@@ -184,7 +184,8 @@ impl Transactions {
                 return undone(tx, response, said).await;
             }
         }
-        let (id, fence) = (attempt.id(), attempt.fence());
+        let id = attempt.id();
+        let fence = attempt.fence();
         match self.engine.settle_fenced_in(&mut tx, id, fence, attempt.ttl(), &outcome).await {
             Ok(_) => {}
             Err(_) => {

@@ -18,8 +18,11 @@ const SIMULATOR_MAX: Duration = Duration::from_secs(600);
 /// mutant is innocent.
 const HEALTHY_SHARE: u32 = 4;
 
-/// The simulators. What only some histories need, the program `retrysafe`, would be compiled with each mutant.
-const SIMULATORS: [&str; 3] = ["-p", "sim", "--no-default-features"];
+/// The simulators. The program `retrysafe`, which only the histories of gateways need, is not compiled with every mutant.
+const SIMULATORS: &[&str] = &["-p", "sim", "--no-default-features"];
+
+/// The simulators with the histories of gateways.
+const GATEWAYS_TOO: &[&str] = &["-p", "sim"];
 
 /// How often a running catcher is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -28,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) enum Catcher {
     /// The simulator of shipped code, within so many histories.
     Shipped(&'static str),
+    /// The same with the histories of gateways.
+    Gateway(&'static str),
     /// The simulator of the rules, within so many histories.
     Fast(&'static str),
     /// A test: what `cargo test` is told, and a part of the test's name.
@@ -65,7 +70,7 @@ impl Lane {
 impl Catcher {
     pub(super) const fn lane(&self) -> Lane {
         match self {
-            Self::Shipped(_) | Self::Fast(_) => Lane::Simulators,
+            Self::Shipped(_) | Self::Gateway(_) | Self::Fast(_) => Lane::Simulators,
             Self::Test(..) => Lane::Tests,
         }
     }
@@ -73,17 +78,14 @@ impl Catcher {
     /// Builds what catches, so that a mutant which does not compile is told from one that is caught. True if it was built.
     pub(super) fn build(&self, workshop: &Workshop) -> Result<bool, Error> {
         let mut cargo = match self {
-            Self::Shipped(_) | Self::Fast(_) => {
-                let mut cargo = self.cargo(workshop, "build");
-                cargo.args(SIMULATORS);
-                cargo
-            }
-            Self::Test(arguments, _) => {
+            Self::Shipped(_) | Self::Fast(_) | Self::Gateway(_) => self.cargo(workshop, "build"),
+            Self::Test(..) => {
                 let mut cargo = self.cargo(workshop, "test");
-                cargo.args(*arguments).arg("--no-run");
+                cargo.arg("--no-run");
                 cargo
             }
         };
+        cargo.args(self.target());
         let said = File::create(workshop.said("build"))?;
         Ok(cargo.stdout(Stdio::null()).stderr(said).status()?.success())
     }
@@ -113,7 +115,9 @@ impl Catcher {
 
     fn command(&self, workshop: &Workshop) -> Command {
         match self {
-            Self::Shipped(histories) => self.simulator(workshop, "shipped", histories),
+            Self::Shipped(histories) | Self::Gateway(histories) => {
+                self.simulator(workshop, "shipped", histories)
+            }
             Self::Fast(histories) => self.simulator(workshop, "run", histories),
             Self::Test(arguments, name) => {
                 let mut cargo = self.cargo(workshop, "test");
@@ -123,9 +127,18 @@ impl Catcher {
         }
     }
 
+    /// What is compiled.
+    const fn target(&self) -> &'static [&'static str] {
+        match self {
+            Self::Shipped(_) | Self::Fast(_) => SIMULATORS,
+            Self::Gateway(_) => GATEWAYS_TOO,
+            Self::Test(arguments, _) => arguments,
+        }
+    }
+
     fn simulator(&self, workshop: &Workshop, which: &str, histories: &str) -> Command {
         let mut cargo = self.cargo(workshop, "run");
-        cargo.args(SIMULATORS).args(["--", which, "--first", "--histories", histories]);
+        cargo.args(self.target()).args(["--", which, "--first", "--histories", histories]);
         cargo
     }
 
@@ -168,6 +181,9 @@ impl Catcher {
     pub(super) fn says(&self) -> String {
         match self {
             Self::Shipped(histories) => format!("`sim shipped`, {histories} histories"),
+            Self::Gateway(histories) => {
+                format!("`sim shipped` with gateways, {histories} histories")
+            }
             Self::Fast(histories) => format!("`sim run`, {histories} histories"),
             Self::Test(_, name) => format!("test `{name}`"),
         }

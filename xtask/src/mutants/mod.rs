@@ -46,7 +46,8 @@ pub(crate) fn run(words: &[&str]) -> Result<ExitCode, Error> {
     let mut hung = 0;
     std::thread::scope(|scope| -> Result<(), Error> {
         for lane in Lane::ALL {
-            let (sender, chosen) = (sender.clone(), &chosen);
+            let sender = sender.clone();
+            let chosen = &chosen;
             scope.spawn(move || {
                 let judged = judge_all(lane, chosen, |mutant, verdict| {
                     // The receiver lives until the last lane has ended.

@@ -31,11 +31,13 @@ impl Workshop {
     /// Copies the repository, as far as the copy differs: what did not change is not compiled anew.
     pub(super) fn new(root: &Path, name: &str) -> Result<Self, Error> {
         let own = root.join("target/mutants").join(name);
-        let (folder, target) = (own.join("copy"), own.join("target"));
+        let folder = own.join("copy");
+        let target = own.join("target");
         let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output()?;
         for name in listed.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let name = std::str::from_utf8(name)?;
-            let (from, to) = (root.join(name), folder.join(name));
+            let from = root.join(name);
+            let to = folder.join(name);
             // What git knows and the tree does not have was deleted, and is not missed.
             let Ok(bytes) = fs::read(&from) else { continue };
             if fs::read(&to).is_ok_and(|old| old == bytes) {

@@ -3,7 +3,7 @@
 //! Each is one edit of shipped code, with what it breaks and what must notice. The old text must be found exactly once: a unit test
 //! checks that, so the table follows the code. Mutants of one file stand together, because each costs a build.
 
-use super::catcher::Catcher::{self, Fast, Shipped, Test};
+use super::catcher::Catcher::{self, Fast, Gateway, Shipped, Test};
 
 /// One edit of shipped code.
 pub(crate) struct Mutant {
@@ -24,8 +24,11 @@ const UPKEEP: &[&str] = &["-p", "retrysafe", "--features", "axum,client", "--tes
 /// The unit tests of layer, upkeep and client.
 const UNITS: &[&str] = &["-p", "retrysafe", "--features", "axum,client", "--lib"];
 
+/// The unit tests of the embedded store.
+const DISK: &[&str] = &["-p", "retrysafe", "--features", "disk", "--lib"];
+
 /// The unit tests of the program.
-const GATEWAY: &[&str] = &["-p", "retrysafe-cli", "--bin", "retrysafe"];
+const PROGRAM: &[&str] = &["-p", "retrysafe-cli", "--lib"];
 
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -270,12 +273,28 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Test(UPKEEP, "stop_does_not_wait_for_the_rest_of_the_round"),
     },
     Mutant {
+        name: "gateway-lost-counts-as-unsent",
+        file: "crates/retrysafe-cli/src/gateway/proxy.rs",
+        old: "(Failed::Lost { timed_out }, Refusal::UpstreamFailed { timed_out })",
+        new: "(Failed::NotSent, Refusal::UpstreamFailed { timed_out })",
+        breaks: "a request whose answer was lost counts as never sent, and its key is free",
+        caught: Gateway("4000"),
+    },
+    Mutant {
+        name: "gateway-scope-header-dropped",
+        file: "crates/retrysafe-cli/src/gateway/scope.rs",
+        old: "self.parts.push((name.as_str(), value.into()));",
+        new: "self.parts.push((name.as_str(), value.get(..1).unwrap_or_default().into()));",
+        breaks: "two tenants share a key",
+        caught: Gateway("1000"),
+    },
+    Mutant {
         name: "gateway-two-framings-passed",
         file: "crates/retrysafe-cli/src/gateway/framing.rs",
         old: r#"Err("the answer has a length and a transfer coding")"#,
         new: "Ok(Afterwards::Reused)",
         breaks: "an answer that ends in two places is passed on",
-        caught: Test(GATEWAY, "two_framings_are_refused_in_any_order"),
+        caught: Test(PROGRAM, "two_framings_are_refused_in_any_order"),
     },
     Mutant {
         name: "gateway-scope-header-of-one-hop",
@@ -283,7 +302,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "ScopePart::Header(name) => named.contains(name),",
         new: "ScopePart::Header(_) => false,",
         breaks: "a caller is one to us and another to the upstream",
-        caught: Test(GATEWAY, "a_header_of_the_scope_cannot_be_of_one_hop"),
+        caught: Test(PROGRAM, "a_header_of_the_scope_cannot_be_of_one_hop"),
     },
     Mutant {
         name: "gateway-other-spellings-pass",
@@ -292,7 +311,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: r#"                && self.counts(&read)
                 && false"#,
         breaks: "X_Tenant is one caller to us and another to the upstream",
-        caught: Test(GATEWAY, "a_header_that_counts_is_spelt_in_one_way"),
+        caught: Test(PROGRAM, "a_header_that_counts_is_spelt_in_one_way"),
     },
     Mutant {
         name: "gateway-weaker-reading-wins",
@@ -300,7 +319,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "let is_safe = is_default(other) && named.demands(method) >= other.demands(method);",
         new: "let is_safe = is_default(other);",
         breaks: "a path is read so that a rule demands less",
-        caught: Test(GATEWAY, "no_reading_leads_to_a_rule_that_demands_less"),
+        caught: Test(PROGRAM, "no_reading_leads_to_a_rule_that_demands_less"),
     },
     Mutant {
         name: "gateway-odd-methods-pass",
@@ -308,7 +327,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) {",
         new: "if is_odd && !found.rules.policy.covers(method) && self.is_guarded(&readings, found) && false {",
         breaks: "a method that nobody knows passes a guarded path",
-        caught: Test(GATEWAY, "a_guarded_path_refuses_methods_that_nobody_knows"),
+        caught: Test(PROGRAM, "a_guarded_path_refuses_methods_that_nobody_knows"),
     },
     Mutant {
         name: "execution-lease-not-checked",
@@ -416,11 +435,19 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "layer-limit-closes-open-route",
-        file: "crates/retrysafe/src/layer/admit.rs",
+        file: "crates/retrysafe/src/layer/begin.rs",
         old: "Err(_) if policy.on_store_error == OnStoreError::Open => {}",
         new: "Err(_) if policy.on_store_error == OnStoreError::Open && false => {}",
         breaks: "a limit of new keys closes an open route (t18)",
         caught: Test(LAYER, "a_limit_of_new_keys_does_not_close_an_open_route"),
+    },
+    Mutant {
+        name: "disk-draft-outlives-its-batch",
+        file: "crates/retrysafe/src/stores/disk/append.rs",
+        old: "flushed.map_err(|_| no_room())?;",
+        new: "let _ = flushed;",
+        breaks: "what replaces a record that could not be written is written",
+        caught: Test(DISK, "a_batch_that_has_no_room_refuses_what_was_built_on_it"),
     },
     Mutant {
         name: "layer-unknown-not-said",

@@ -9,7 +9,6 @@ use super::rules::Broken;
 
 /// Rooms that still need each other, by the folder that they are in.
 const CYCLES: &[(&str, &[&str])] = &[
-    ("crates/retrysafe/src/client", &["settings", "transport"]),
     ("crates/sim/src", &["checker", "museum", "options", "replay", "run", "world"]),
     ("crates/sim/src/world", &["gateway", "handle", "mutant"]),
 ];

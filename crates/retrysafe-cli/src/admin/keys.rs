@@ -140,7 +140,8 @@ pub(crate) async fn expire<S: Store>(
     body: Bytes,
 ) -> Result<Json<Value>, Refused> {
     let Because { reason } = read(&body)?;
-    let (id, reason) = (parse(&id)?, needed(reason.as_deref())?);
+    let id = parse(&id)?;
+    let reason = needed(reason.as_deref())?;
     let ruled = admin.engine().expire(id, reason).await;
     ruling(id, "expire", reason, None, ruled)
 }
@@ -155,7 +156,8 @@ async fn decide<S: Store>(
     seen: Option<u64>,
     reason: Option<&str>,
 ) -> Result<Json<Value>, Refused> {
-    let (id, reason) = (parse(id)?, needed(reason)?);
+    let id = parse(id)?;
+    let reason = needed(reason)?;
     let standing = evidence.standing();
     let fence = match seen {
         Some(seen) => Fence(seen),

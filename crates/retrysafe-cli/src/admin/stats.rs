@@ -45,7 +45,9 @@ pub(crate) async fn stats<S: Store>(
 }
 
 async fn count<S: Store>(admin: &Admin<S>, top: usize) -> Result<Value, Refused> {
-    let (mut all, mut counted, mut damaged) = (Tally::default(), 0_usize, 0_usize);
+    let mut all = Tally::default();
+    let mut counted = 0_usize;
+    let mut damaged = 0_usize;
     let mut routes: BTreeMap<Box<str>, Tally> = BTreeMap::new();
     let mut scopes: BTreeMap<Vec<u8>, (String, Tally)> = BTreeMap::new();
     let mut oldest_unknown = None;

@@ -164,7 +164,8 @@ impl Template {
         let url = self.at(self.list.as_deref()?)?;
         let mut headers = self.headers.clone();
         headers.retain(|(name, _)| *name != http::header::CONTENT_TYPE);
-        let (method, key_header) = (Method::GET, self.key_header.clone());
+        let method = Method::GET;
+        let key_header = self.key_header.clone();
         Some(Shot { url, method, key_header, headers, body: Bytes::new() })
     }
 }
@@ -326,7 +327,8 @@ mod tests {
     #[test]
     fn placeholders_are_filled_once_per_logical_request() {
         let template = template(r#"{"a":"{{uuid}}","b":"{{uuid}}","n":{{int}}}"#);
-        let (one, two) = (template.shot(), template.shot());
+        let one = template.shot();
+        let two = template.shot();
         assert_ne!(one.body, two.body);
         let json: serde_json::Value = serde_json::from_slice(&one.body).unwrap();
         assert_ne!(json["a"], json["b"]);

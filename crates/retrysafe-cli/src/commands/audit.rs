@@ -39,7 +39,8 @@ pub(crate) fn audit(config: &Config, document: &Path) -> Result<Audit, String> {
             };
             if let Some(why) = why {
                 audit.unguarded += 1;
-                let (method, path) = (operation.method.as_str(), &operation.path);
+                let method = operation.method.as_str();
+                let path = &operation.path;
                 output::say(&format!("{method:<6} {base}{path}: {why}"));
             }
         }

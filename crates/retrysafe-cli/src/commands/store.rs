@@ -172,7 +172,8 @@ fn salvage_disk(from: &Path, to: &Path, clock: WallClock, as_json: bool) -> Resu
                 .collect::<Vec<_>>(),
         }));
     } else {
-        let (copied, held) = (saved.copied, saved.held.len());
+        let copied = saved.copied;
+        let held = saved.held.len();
         output::say(&format!("{copied} records were copied, {held} keys are held as unknown"));
         for held in &saved.held {
             output::say(&format!("unknown: {} ({})", held.id, held.why));
@@ -191,7 +192,8 @@ fn salvage_disk(from: &Path, to: &Path, clock: WallClock, as_json: bool) -> Resu
 
 /// Reads every record once. The server's own pages are the server's business.
 async fn examine_server(store: impl Store, as_json: bool) -> Result<(), Failure> {
-    let (mut records, mut damaged) = (0, Vec::new());
+    let mut records = 0;
+    let mut damaged = Vec::new();
     let mut query = Query { limit: PAGE_MAX, ..Query::default() };
     loop {
         let page = store.scan(query.clone()).await?.value;

@@ -189,7 +189,8 @@ fn value_of(
     match std::fs::read_to_string(path) {
         Ok(text) => Some((by_file, text.trim_end_matches(['\r', '\n']).to_owned())),
         Err(error) => {
-            let (setting, what) = (setting.path(), unreadable(path, &error));
+            let setting = setting.path();
+            let what = unreadable(path, &error);
             complaints.push(Complaint { origin: Origin::Variable(by_file), setting, what });
             None
         }

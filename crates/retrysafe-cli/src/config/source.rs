@@ -405,7 +405,8 @@ mod tests {
         ];
         assert_eq!(told.len(), wanted.len(), "{told:#?}");
         for ((line, setting), told) in wanted.into_iter().zip(&told) {
-            let (place, name) = (format!("line {line},"), format!("`{setting}`"));
+            let place = format!("line {line},");
+            let name = format!("`{setting}`");
             assert!(told.starts_with(&place) && told.contains(&name), "{setting}: {told}");
         }
         let source = read(text);

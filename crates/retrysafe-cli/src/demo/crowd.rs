@@ -161,14 +161,16 @@ async fn careful(payment: String, shot: Shot) -> Told {
     let bearer = HeaderValue::from_static("Bearer demo-customer");
     credential.push((header::AUTHORIZATION, bearer));
     let shot = shot.with(&credential).keyed(&format!("demo-{payment}"));
-    let (mut probe, patient) = (Probe::new(IMPATIENCE, 1_000), Probe::new(PATIENCE, 1_000));
+    let mut probe = Probe::new(IMPATIENCE, 1_000);
+    let patient = Probe::new(PATIENCE, 1_000);
     let patience = Patience {
         attempts_max: 200,
         pause: Duration::from_millis(100),
         pause_max: Duration::from_secs(1),
         deadline: Duration::from_secs(60),
     };
-    let (mut call, began) = (Call::default(), Instant::now());
+    let mut call = Call::default();
+    let began = Instant::now();
     let mut told = Told { payment, ..Told::default() };
     loop {
         told.attempts += 1;

@@ -35,7 +35,8 @@ impl Gateway {
         let random = uuid::Uuid::new_v4().simple().to_string();
         let folder = std::env::temp_dir().join(format!("retrysafe-demo-{random}"));
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let (address, admin) = (free_address()?, free_address()?);
+        let address = free_address()?;
+        let admin = free_address()?;
         let store = folder.join("store");
         let config = format!(
             r#"listen = "{address}"

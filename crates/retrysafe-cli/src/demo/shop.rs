@@ -125,7 +125,8 @@ impl Provider {
         let header = |name: &str| {
             request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
         };
-        let (id, fence) = (header("retrysafe-id"), header("retrysafe-fence"));
+        let id = header("retrysafe-id");
+        let fence = header("retrysafe-fence");
         let fence: u64 = fence.and_then(|fence| fence.parse().ok()).unwrap_or(0);
         let body = request.into_body().collect().await.map_err(|_| HungUp)?.to_bytes();
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -63,7 +63,8 @@ impl ConnectionSlots {
     ///
     /// If that is too little to serve anybody.
     pub(crate) fn permitted(threads: usize) -> Result<Self, String> {
-        let (limit, open) = (raise_limit(), open_now() + threads * PER_THREAD);
+        let limit = raise_limit();
+        let open = open_now() + threads * PER_THREAD;
         within(limit, open).map(Self::new).ok_or_else(|| {
             let needed = open + RESERVED + 2 * CONNECTIONS_MIN;
             format!(

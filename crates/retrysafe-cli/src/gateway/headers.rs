@@ -19,7 +19,7 @@ use retrysafe_core::wire::{
 };
 
 use super::guard::{GuardedHeaders, as_read};
-use super::last_caller::LastCaller;
+use super::scope::LastCaller;
 
 /// The header that names one request in the logs of all who handle it.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -88,7 +88,8 @@ impl Peer {
         // An address holds nothing that a header could not.
         let shown = HeaderValue::from_str(&address.to_string())
             .unwrap_or(HeaderValue::from_static("unknown"));
-        let (share, last_caller) = (ConnectionShare::default(), LastCaller::default());
+        let share = ConnectionShare::default();
+        let last_caller = LastCaller::default();
         Self { share, last_caller, address, shown, is_tls }
     }
 
@@ -418,7 +419,8 @@ mod tests {
         let agree = |asked: Option<&'static str>, given: &[_]| {
             agrees(asked.map(HeaderValue::from_static).as_ref(), &map(given))
         };
-        let (chat, websocket) = (("upgrade", "chat/2"), ("upgrade", "WebSocket"));
+        let chat = ("upgrade", "chat/2");
+        let websocket = ("upgrade", "WebSocket");
         assert!(agree(Some("websocket"), &[websocket]));
         assert!(agree(Some("chat/2, websocket"), &[websocket]));
         assert!(agree(Some("chat/2, websocket"), &[chat, websocket]));

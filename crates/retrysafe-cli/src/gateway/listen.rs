@@ -191,7 +191,8 @@ async fn run<S: Store>(
     let wake_batcher = WakeBatcher::start();
     while let Some(Arrival { stream, peer, slot, one }) = connections.recv().await {
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
-        let (worker, stop) = (Arc::clone(&worker), stop.clone());
+        let worker = Arc::clone(&worker);
+        let stop = stop.clone();
         tokio::spawn(wake_batcher.batch_wakes_of(async move {
             // A connection that breaks is the caller's affair; what it had begun goes on.
             let _ = connection(worker, stream, peer, slot, stop).await;
@@ -258,7 +259,9 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     let under_way = UnderWay::default();
     let counted = under_way.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (worker, peer, one) = (Arc::clone(&worker), Arc::clone(&peer), counted.clone());
+        let worker = Arc::clone(&worker);
+        let peer = Arc::clone(&peer);
+        let one = counted.clone();
         async move {
             let response = worker.handle(&peer, request).await;
             let stream = StreamProgress::here();
@@ -342,7 +345,8 @@ impl Body for Counted {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (mut hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = self.body.size_hint();
+        let rest = self.rest.len() as u64;
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper.saturating_add(rest));
         }

@@ -28,7 +28,6 @@ mod headers;
 pub(crate) mod in_process;
 mod jwks;
 pub(crate) mod jwt;
-mod last_caller;
 pub(crate) mod listen;
 pub(crate) mod live;
 mod look_back;

@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn the_next_process_learns_the_number_once_the_former_is_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let (here, there) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
+        let here = "127.0.0.1:1".parse().unwrap();
+        let there = "127.0.0.1:2".parse().unwrap();
         let take = |listen| OwnerFile::take(folder.path(), listen).unwrap();
         let mut first = take(here).unwrap();
         assert_eq!(first.former, None);

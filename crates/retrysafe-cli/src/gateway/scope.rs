@@ -4,10 +4,16 @@
 //! forge. Scopes are shown to operators: whatever is a credential stands in them as a digest. What a
 //! caller's credentials are worth where nothing is configured is core's [`credential`]; here a
 //! route's `scope` is read, part by part.
+//!
+//! Most connections serve one caller, request after request. Its credential is the same bytes each time,
+//! so its digest need not be computed anew ([`LastCaller`]). Only what is decided by `Authorization` alone is remembered:
+//! on a route whose scope is the credential, for a request that shows no other one.
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use retrysafe_core::credential::{self, API_KEYS, Claimed, names_somebody};
 use retrysafe_core::problem::{Refusal, TokenFault, UnsafeScope};
 use retrysafe_core::response::named_by_connection;
@@ -216,7 +222,8 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     let mut values = pairs.filter_map(|pair| {
         let at = pair.iter().position(|byte| *byte == b'=')?;
-        let (named, value) = (pair.get(..at)?, pair.get(at + 1..)?);
+        let named = pair.get(..at)?;
+        let value = pair.get(at + 1..)?;
         (named.trim_ascii() == name.as_bytes()).then_some(value.trim_ascii())
     });
     let (value, None) = (values.next()?, values.next()) else { return None };
@@ -243,12 +250,67 @@ fn claimed(token: &[u8]) -> Option<Claimed> {
     (!iss.is_empty() && !sub.is_empty()).then_some(Claimed { issuer: iss, subject: sub })
 }
 
+/// The last caller of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct LastCaller(Mutex<Option<KnownCaller>>);
+
+#[derive(Debug)]
+struct KnownCaller {
+    route: Arc<Route>,
+    authorization: HeaderValue,
+    caller: Caller,
+}
+
+impl LastCaller {
+    /// Who is asking, by the rules of a route.
+    ///
+    /// # Errors
+    ///
+    /// See [`of`].
+    pub(crate) fn of(
+        &self,
+        route: &Arc<Route>,
+        headers: &HeaderMap,
+        verifier: Option<&Verifier>,
+    ) -> Result<Caller, Refusal> {
+        let shown = only_authorization(route, headers);
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(shown), Some(last)) = (shown, &*last)
+            && Arc::ptr_eq(&last.route, route)
+            && last.authorization == shown
+        {
+            return Ok(last.caller.clone());
+        }
+        let caller = of(route, headers, verifier)?.caller;
+        if let Some(shown) = shown {
+            let route = Arc::clone(route);
+            let authorization = shown.clone();
+            *last = Some(KnownCaller { route, authorization, caller: caller.clone() });
+        }
+        Ok(caller)
+    }
+}
+
+/// The only `Authorization`, where nothing else decides who is asking. A header that `Connection` names
+/// may be one that counts, so such a request is looked at in full.
+fn only_authorization<'a>(route: &Route, headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
+    let by_credential = matches!(route.rules.scope.as_slice(), [ScopePart::Credential]);
+    let decides = |name: &header::HeaderName| {
+        *name == header::COOKIE || *name == header::CONNECTION || API_KEYS.contains(name)
+    };
+    if !by_credential || headers.keys().any(decides) {
+        return None;
+    }
+    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+    let (line, None) = (lines.next(), lines.next()) else { return None };
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::file::{File, RouteSettings};
     use crate::gateway::route::Routes;
-    use std::sync::Arc;
 
     fn route(scope: &[&str], anonymous: Anonymous) -> Arc<Route> {
         let defaults = RouteSettings {
@@ -262,12 +324,16 @@ mod tests {
 
     type Headers = [(&'static str, &'static str)];
 
-    fn asker(parts: &[&str], headers: &Headers, anonymous: Anonymous) -> Result<Asker, Refusal> {
+    fn map(headers: &Headers) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        of(&route(parts, anonymous), &map, None)
+        map
+    }
+
+    fn asker(parts: &[&str], headers: &Headers, anonymous: Anonymous) -> Result<Asker, Refusal> {
+        of(&route(parts, anonymous), &map(headers), None)
     }
 
     /// Where callers without a credential are one.
@@ -475,6 +541,35 @@ mod tests {
         }
         for opaque in ["", "abc", "a.b", "a.b.c", "a.b.c.d", "..", "a.b.c.d.e"] {
             assert_eq!(claimed(opaque.as_bytes()), None, "{opaque}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_what_would_be_found() {
+        let last = LastCaller::default();
+        let (route, other) = (
+            route(&["credential"], Anonymous::Refused),
+            route(&["header:x-tenant"], Anonymous::Refused),
+        );
+        let alice = ("authorization", "Bearer alice");
+        for headers in [
+            &[alice][..],
+            &[alice],
+            &[("authorization", "Bearer bob")],
+            &[alice, ("x-api-key", "k")],
+            &[alice],
+            &[alice, ("cookie", "sid=1")],
+            &[alice, ("connection", "x-api-key"), ("x-api-key", "k")],
+            &[alice, alice],
+            &[("cookie", "sid=1")],
+            &[],
+            &[alice, ("x-tenant", "acme")],
+        ] {
+            let headers = map(headers);
+            for route in [&route, &other, &route] {
+                let found = of(route, &headers, None).map(|asker| asker.caller);
+                assert_eq!(last.of(route, &headers, None), found, "{headers:?}");
+            }
         }
     }
 }

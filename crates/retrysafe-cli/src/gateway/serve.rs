@@ -113,7 +113,8 @@ async fn run<S: Store>(
     metrics: PrometheusHandle,
     reload: impl Fn() -> Result<Config, config::Wrong>,
 ) -> Result<(), Failure> {
-    let (drain_delay, drain_max) = (config.drain_delay, config.drain_max);
+    let drain_delay = config.drain_delay;
+    let drain_max = config.drain_max;
     let listener = bind(config.listen).await?;
     let admin_listener = match &config.admin {
         Some(settings) => Some(bind(settings.listen).await?),
@@ -129,7 +130,8 @@ async fn run<S: Store>(
         write_time_max: config.write_time_max,
     };
     let slots = ConnectionSlots::permitted(threads)?;
-    let (live, first_owner) = (Live::new(config, None)?, looked_back.first_owner);
+    let live = Live::new(config, None)?;
+    let first_owner = looked_back.first_owner;
     let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), log, slots, first_owner));
     let admin = Arc::new(Admin::new(store, token, metrics.clone(), gateway.memory.clone()));
     if let Some(listener) = admin_listener {

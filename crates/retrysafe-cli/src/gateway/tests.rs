@@ -110,7 +110,8 @@ async fn ask(address: SocketAddr, request: http::request::Builder) -> Told {
     tokio::spawn(connection);
     let request = request.header("host", "api.test").body(Full::new(Bytes::new())).unwrap();
     let answer = sender.send_request(request).await.unwrap();
-    let (status, headers) = (answer.status(), answer.headers().clone());
+    let status = answer.status();
+    let headers = answer.headers().clone();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     Told { status, headers, body: String::from_utf8_lossy(&body).into_owned() }
 }

@@ -23,8 +23,9 @@ use super::age::FirstSent;
 use super::answer::{Answer, PROBLEM_BYTES_MAX, problem_code};
 use super::error::{BoxError, Ended, Error, Last, Refused};
 use super::journal::{Claim, Pending};
+use super::loss::Loss;
 use super::settings::{Notice, Retries};
-use super::transport::{Loss, Transport};
+use super::transport::Transport;
 
 /// By which Stripe says whether another attempt makes sense.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
@@ -50,7 +51,8 @@ impl Ready {
         if request.method().is_safe() {
             // Nothing to protect: it is retried without a key, and a key of the caller's own is
             // passed on as it stands.
-            let (first_sent, call) = (FirstSent::now(), Call::default());
+            let first_sent = FirstSent::now();
+            let call = Call::default();
             return Ok(Self { request, key: None, claim: None, first_sent, call });
         }
         let key = named(request.headers_mut(), retries).map_err(Error::Refused)?;
@@ -86,7 +88,8 @@ impl Ready {
         let claim = Some(Arc::new(claim));
         let last = match entry.first_sent.age() {
             Some(age) if age <= retries.resend_within => {
-                let (key, first_sent) = (Some(entry.key), entry.first_sent);
+                let key = Some(entry.key);
+                let first_sent = entry.first_sent;
                 return Ok(Self { request, key, claim, first_sent, call: Call::resumed() });
             }
             Some(_) => Last::KeyTooOld,
@@ -327,7 +330,8 @@ mod tests {
 
     #[test]
     fn new_keys_are_random_uuids() {
-        let (one, other) = (uuid().unwrap(), uuid().unwrap());
+        let one = uuid().unwrap();
+        let other = uuid().unwrap();
         assert_ne!(one, other);
         for uuid in [one, other] {
             let lines = [uuid.as_bytes()];

@@ -49,6 +49,7 @@ mod call;
 mod error;
 pub mod journal;
 mod layer;
+mod loss;
 mod receipt;
 #[cfg(feature = "reqwest")]
 pub mod reqwest;
@@ -59,7 +60,7 @@ pub use answer::Answer;
 pub use error::{BoxError, Ended, Error, Last, Refused};
 pub use journal::{Damage, Damaged, Found, Journal, Pending};
 pub use layer::{Client, RetryLayer};
+pub use loss::{Loss, loss};
 pub use receipt::Receipt;
 pub use retrysafe_core::retry::{AnswerHead, Heard, Next, Patience};
 pub use settings::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, Notice, Retries};
-pub use transport::{Loss, loss};

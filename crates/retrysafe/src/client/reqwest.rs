@@ -35,8 +35,9 @@ use reqwest_middleware::{ClientWithMiddleware, Middleware, Next};
 use super::call::Ready;
 use super::error::{BoxError, Error, Refused};
 use super::journal::Pending;
+use super::loss::Loss;
 use super::settings::Retries;
-use super::transport::{Loss, Transport};
+use super::transport::Transport;
 
 /// As many as reqwest follows by itself.
 const REDIRECTS_MAX: usize = 10;

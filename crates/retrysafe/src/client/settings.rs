@@ -10,7 +10,7 @@ use retrysafe_core::Key;
 use retrysafe_core::retry::{Heard, Next, Patience};
 
 use super::Journal;
-use super::transport::{Loss, loss};
+use super::loss::{Loss, loss};
 
 pub use retrysafe_core::key::IDEMPOTENCY_KEY;
 

@@ -1,6 +1,7 @@
-//! How is a keyed request begun, and what if somebody else has begun it?
+//! May a keyed request be begun, and what if somebody else has begun it?
 //!
-//! One request, one answer: the record's, a refusal, or the answer of the [execution](super::execute)
+//! A request is read whole and everything is refused that may not be begun; nothing is written before the end of that.
+//! Then it is one request, one answer: the record's, a refusal, or the answer of the [execution](super::execute)
 //! that it may begin. A duplicate may wait for the running one and then begin once more.
 
 use std::sync::Arc;
@@ -14,20 +15,25 @@ use retrysafe_core::engine::Ask;
 use retrysafe_core::event::Met;
 use retrysafe_core::execution::{AfterBegin, Beginning, NoStore};
 use retrysafe_core::key::Key;
+use retrysafe_core::policy::OnStoreError;
 use retrysafe_core::problem::Refusal;
-use retrysafe_core::scope::Caller;
+use retrysafe_core::record::About;
+use retrysafe_core::scope::{Caller, Id};
 use retrysafe_core::store::Store;
 use retrysafe_core::wire::UNPROTECTED;
+use tokio::time::Instant;
 use tower_service::Service;
 
-use super::admit::{AdmittedRequest, Arrived, NamedRequest, admit};
-use super::body::Body;
+use super::body::{Body, Read, read};
 use super::boot_clock::BootMoment;
-use super::context::RequestContext;
+use super::context::{AdmittedRequest, Arrived, NamedRequest, RequestContext};
+use super::deadline::after;
 use super::execute::execute;
 use super::inner_body::InnerBody;
+use super::limits::Limiter;
 use super::meaning::Meaning;
-use super::request::preferred_wait;
+use super::memory::{HeldBody, MemoryBudget};
+use super::request::{self, preferred_wait};
 use super::response_future::Answered;
 use super::run_to_completion::AnswerSlot;
 use super::running::Run;
@@ -115,6 +121,54 @@ pub(super) async fn answer_keyed<Svc, S, B, R>(
             return answer.give(Ok(context.refuse(&Refusal::InProgress { retry_after })));
         }
     }
+}
+
+/// Reads a request whole, and refuses what may not be begun.
+async fn admit<Svc, S, B>(
+    context: &RequestContext<S>,
+    arrived: Box<Arrived<Svc>>,
+    body: B,
+    (key, caller): (Key, Caller),
+) -> Result<AdmittedRequest<Svc>, Refusal>
+where
+    S: Store,
+    B: HttpBody<Data = Bytes>,
+{
+    let policy = context.policy();
+    let parts = &arrived.parts;
+    let request_id = request::request_id(parts, &key);
+    let key = key.digest();
+    let id = Id::of(&caller.scope, &key);
+    let counters = context.settings.limiter.as_ref().and_then(Limiter::counters);
+    if let Some(counters) = &counters {
+        counters.admit(&caller, id)?;
+    }
+    let time_max = after(Instant::now(), policy.request_time_max);
+    let hold = context.hold();
+    let (body, trailers) = match read(body, policy.request_bytes_max, Some(time_max), hold).await {
+        Read::Whole(body, trailers, hold) => (HeldBody::new(body, hold), trailers),
+        Read::Over(_) => return Err(Refusal::BodyTooLarge),
+        Read::NoRoom(_) => return Err(MemoryBudget::refusal()),
+        Read::Late(_) => return Err(Refusal::BodyTimeout),
+        Read::Broken(_) => return Err(Refusal::BodyBroken),
+    };
+    let print = Meaning::new(&context.settings, policy, parts, &body.data).current;
+    if let Some(counters) = counters.filter(|counters| counters.counts_new_keys()) {
+        match context.shared.engine.look(id).await {
+            Ok(found) if found.value.is_some() => {}
+            Ok(_) => counters.admit_new(&caller, policy.ttl)?,
+            // The begin decides what a store that is away means on this route.
+            Err(_) if policy.on_store_error == OnStoreError::Open => {}
+            Err(_) => return Err(context.store_unavailable()),
+        }
+    }
+    let about = About {
+        method: parts.method.as_str().into(),
+        route: context.report.label().into(),
+        path: request::path(parts).into(),
+    };
+    let named = NamedRequest { id, key, caller, print, about, request_id };
+    Ok(AdmittedRequest { arrived, body, trailers, named })
 }
 
 /// Asks the store for the right to execute.

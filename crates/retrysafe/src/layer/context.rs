@@ -1,17 +1,21 @@
-//! What is one request judged by, and where is it reported?
+//! What is known of one request, what is it judged by, and where is it reported?
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::HeaderMap;
+use http::request::Parts;
+use retrysafe_core::fingerprint::Fingerprint;
+use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::Policy;
 use retrysafe_core::problem::Refusal;
-use retrysafe_core::record::Standing;
-use retrysafe_core::scope::Id;
+use retrysafe_core::record::{About, Standing};
+use retrysafe_core::scope::{Caller, Id};
 use retrysafe_core::store::{Stamped, Store};
 use tokio::time::Instant;
 
 use super::deadline::after;
-use super::memory::{ConnectionShare, ExecutionSlot, Hold, MemoryBudget};
+use super::memory::{ConnectionShare, ExecutionSlot, HeldBody, Hold, MemoryBudget};
 use super::report::Report;
 use super::run_to_completion::MustEnd;
 use super::settings::{RoutePolicy, Settings};
@@ -19,6 +23,32 @@ use super::shared::LayerShared;
 
 /// The least that `Retry-After` says: less would invite a tight loop.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+
+/// A request as it came in, and the service that was made ready for it. It is large and handed from
+/// one future to the next, so it is kept in a box.
+pub(super) struct Arrived<Svc> {
+    pub inner: Svc,
+    pub parts: Parts,
+}
+
+/// A request that was read whole and may be begun.
+pub(super) struct AdmittedRequest<Svc> {
+    pub arrived: Box<Arrived<Svc>>,
+    pub body: HeldBody,
+    pub trailers: Option<HeaderMap>,
+    pub named: NamedRequest,
+}
+
+/// Whose request it is, and what it means.
+pub(super) struct NamedRequest {
+    pub id: Id,
+    pub key: KeyDigest,
+    pub caller: Caller,
+    pub print: Fingerprint,
+    pub about: About,
+    /// The id by which logs know the request.
+    pub request_id: Option<Box<str>>,
+}
 
 /// What one request is judged by and reported to.
 #[derive(Debug)]

@@ -21,12 +21,11 @@ use retrysafe_core::store::Store;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::admit::{AdmittedRequest, Arrived, NamedRequest};
 use super::attempt::Attempt;
 use super::attend::{Attendance, catch_panic};
 use super::body::Body;
 use super::boot_clock::BootMoment;
-use super::context::RequestContext;
+use super::context::{AdmittedRequest, Arrived, NamedRequest, RequestContext};
 use super::deadline::after;
 use super::inner_body::InnerBody;
 use super::memory::{ExecutionSlot, Hold};

@@ -95,7 +95,8 @@ impl<S: Store> Guarded<S> {
         match &result {
             Err(error) => {
                 self.breaker.failed(error.kind());
-                let (operation, kind) = (operation.name(), error.kind().name());
+                let operation = operation.name();
+                let kind = error.kind().name();
                 metrics::counter!(event::STORE_ERRORS.name, "operation" => operation, "kind" => kind)
                     .increment(1);
                 tracing::warn!(target: "retrysafe", operation, kind, %error, "store_error");

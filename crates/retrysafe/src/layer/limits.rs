@@ -246,7 +246,8 @@ mod tests {
             live_keys_per_scope: one,
         });
         let limiter = limiter.counters().unwrap();
-        let (ttl, scope) = (Duration::from_secs(60), Scope::anonymous());
+        let ttl = Duration::from_secs(60);
+        let scope = Scope::anonymous();
         let caller = |token: &[u8]| Caller {
             mark: Some(CredentialMark::of(token)),
             ..Caller::from(scope.clone())
@@ -264,7 +265,8 @@ mod tests {
         let one = NonZeroU32::new(1);
         let limits = Limits { live_keys_per_scope: one, ..Limits::default() };
         let limiter = Limiter::new(limits).counters().unwrap();
-        let (caller, ttl) = (Caller::from(Scope::anonymous()), Duration::from_secs(60));
+        let caller = Caller::from(Scope::anonymous());
+        let ttl = Duration::from_secs(60);
         assert_eq!(limiter.admit_new(&caller, ttl), Ok(()));
         let full = Refusal::KeyRateExceeded { retry_after: ttl };
         assert_eq!(limiter.admit_new(&caller, ttl), Err(full));

@@ -385,7 +385,8 @@ mod tests {
     #[test]
     fn bodies_may_take_half_and_replays_a_quarter_of_their_own() {
         let budget = MemoryBudget::new(8 * MIB);
-        let (mut one, mut two) = (body(&budget, None), body(&budget, None));
+        let mut one = body(&budget, None);
+        let mut two = body(&budget, None);
         assert!(one.grow_to(3 * MIB) && one.grow_to(2 * MIB), "less is no question");
         assert!(two.grow_to(MIB) && !two.grow_to(MIB + 1));
         assert!(budget.execution_slot().is_some());
@@ -400,13 +401,15 @@ mod tests {
     #[test]
     fn one_connection_has_a_share_but_its_only_body_may_be_large() {
         let budget = MemoryBudget::new(16 * MIB);
-        let (greedy, modest) = (ConnectionShare::default(), ConnectionShare::default());
+        let greedy = ConnectionShare::default();
+        let modest = ConnectionShare::default();
         let mut large = body(&budget, Some(&greedy));
         assert!(large.grow_to(3 * MIB), "alone");
         assert!(!body(&budget, Some(&greedy)).grow_to(1));
         assert!(body(&budget, Some(&modest)).grow_to(MIB));
         drop(large);
-        let (mut half, mut other) = (body(&budget, Some(&greedy)), body(&budget, Some(&greedy)));
+        let mut half = body(&budget, Some(&greedy));
+        let mut other = body(&budget, Some(&greedy));
         assert!(half.grow_to(MIB / 2) && other.grow_to(MIB / 2) && !other.grow_to(MIB / 2 + 1));
     }
 

@@ -43,7 +43,6 @@
 //! * Leases are renewed by a task of the layer, on the runtime on which the layer was made. A handler
 //!   that blocks the only thread of that runtime for longer than a lease loses its lease.
 
-mod admit;
 mod answer;
 mod attempt;
 mod attend;
@@ -56,7 +55,6 @@ mod drain;
 mod execute;
 #[cfg(feature = "axum")]
 mod extractor;
-mod facts;
 mod guarded;
 mod inner_body;
 mod limits;
@@ -90,13 +88,12 @@ pub use body::Body;
 pub use drain::Drain;
 #[cfg(feature = "axum")]
 pub use extractor::MissingAttempt;
-pub use facts::RequestFacts;
 pub use inner_body::InnerBody;
 pub use limits::{Limiter, Limits};
 pub use memory::{ConnectionShare, MemoryBudget};
 pub use request::fingerprint_request;
 pub use response_future::ResponseFuture;
-pub use service::Idempotency;
+pub use service::{Idempotency, RequestFacts};
 pub use settings::{IDEMPOTENCY_KEY, RoutePolicy, caller_of_credential};
 
 use settings::Settings;

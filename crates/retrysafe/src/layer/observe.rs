@@ -15,9 +15,8 @@ use retrysafe_core::store::Store;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::admit::Arrived;
 use super::body::{Body, Read, read};
-use super::context::RequestContext;
+use super::context::{Arrived, RequestContext};
 use super::deadline::after;
 use super::inner_body::InnerBody;
 use super::meaning::Meaning;

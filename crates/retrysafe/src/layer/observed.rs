@@ -74,7 +74,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn duplicates_and_mismatches_are_told_apart_until_they_expire() {
-        let (observed, ttl) = (Observed::default(), Duration::from_secs(9));
+        let observed = Observed::default();
+        let ttl = Duration::from_secs(9);
         assert_eq!(observed.see(id(1), print(1), None, ttl), None);
         assert_eq!(observed.see(id(1), print(1), None, ttl), Some("duplicate"));
         assert_eq!(observed.see(id(1), print(2), None, ttl), Some("mismatch"));
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten_first() {
-        let (observed, ttl) = (Observed::default(), Duration::from_secs(9));
+        let observed = Observed::default();
+        let ttl = Duration::from_secs(9);
         for key in 0..=REMEMBERED_MAX {
             observed.see(id(key), print(1), None, ttl);
         }

@@ -109,7 +109,8 @@ impl Report {
         if let Some(counter) = self.settled.get(standing as usize) {
             counter.increment(1);
         }
-        let (route, standing) = (&*self.label, standing.name());
+        let route = &*self.label;
+        let standing = standing.name();
         match settled {
             Settled::Done(_) => {
                 tracing::debug!(target: "retrysafe", route, key = %key, standing, "settled");

@@ -453,7 +453,8 @@ mod tests {
     async fn waiters_are_bounded_and_places_are_given_up() {
         let running = Arc::new(Running::default());
         let _run = start(&running, 1);
-        let (one, two) = (seat(&running), seat(&running));
+        let one = seat(&running);
+        let two = seat(&running);
         assert!(two.is_some());
         assert!(matches!(running.wait(id(), 2, 3, &mut body()), WaitSlot::Full));
         let late = Instant::now() + Duration::from_secs(1);
@@ -527,7 +528,8 @@ mod tests {
     #[tokio::test]
     async fn a_shutdown_reaches_former_owners_and_lets_nothing_start() {
         let running = Arc::new(Running::default());
-        let (former, present) = (attempt(1), attempt(2));
+        let former = attempt(1);
+        let present = attempt(2);
         let due = Instant::now() + Duration::from_secs(20);
         let first = running.start(&former, due, order(1)).unwrap();
         let second = running.start(&present, due, order(2)).unwrap();

@@ -140,7 +140,8 @@ impl FromStr for StoreUrl {
             #[cfg(feature = "disk")]
             "disk" => {
                 let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-                let (mut durability, mut create) = (Durability::Full, CreatePolicy::IfAbsent);
+                let mut durability = Durability::Full;
+                let mut create = CreatePolicy::IfAbsent;
                 for option in query.split('&').filter(|option| !option.is_empty()) {
                     match option {
                         "durability=full" => durability = Durability::Full,

@@ -302,7 +302,8 @@ enum Rest {
 
 impl Shard {
     fn add(&mut self, record: Record) {
-        let (id, birth) = (record.id, record.version);
+        let id = record.id;
+        let birth = record.version;
         self.births.insert(birth, id);
         self.note(Due::of(&record), birth);
         self.bytes += bytes_of(&record);
@@ -312,7 +313,9 @@ impl Shard {
     /// Puts the next version of a record in its place. Its birth stays.
     fn replace(&mut self, record: Record) {
         if let Some(kept) = self.records.get_mut(&record.id) {
-            let (before, after, birth) = (Due::of(&kept.record), Due::of(&record), kept.birth);
+            let before = Due::of(&kept.record);
+            let after = Due::of(&record);
+            let birth = kept.birth;
             self.bytes += bytes_of(&record);
             self.bytes -= bytes_of(&kept.record);
             *kept.record = record;
@@ -477,7 +480,8 @@ mod tests {
     }
 
     fn first(key: usize) -> First {
-        let (scope, key) = (Scope::anonymous(), Key::new(&key.to_string()).unwrap().digest());
+        let scope = Scope::anonymous();
+        let key = Key::new(&key.to_string()).unwrap().digest();
         First {
             id: Id::of(&scope, &key),
             scope,
@@ -578,7 +582,9 @@ mod tests {
         }
         assert_eq!(store.reap(50).await.unwrap().value, 50);
         assert_eq!(store.len(), 550);
-        let (mut records, mut leases, mut expiries) = (0, 0, 0);
+        let mut records = 0;
+        let mut leases = 0;
+        let mut expiries = 0;
         for at in 0..SHARDS {
             let shard = store.shard_at(at);
             assert_eq!(shard.records.len(), shard.births.len());

@@ -149,7 +149,8 @@ impl<S: Store> Upkeep<S> {
         let limited = TimeLimited { store: self.store, limit: self.store_timeout };
         let engine = Arc::new(Engine::new(limited));
         let (stop, stopped) = watch::channel(false);
-        let (sweeper, reaper) = (Arc::clone(&engine), Arc::clone(&engine));
+        let sweeper = Arc::clone(&engine);
+        let reaper = Arc::clone(&engine);
         let sweep: Round = Arc::new(move || Box::pin(sweep(Arc::clone(&sweeper))));
         let reap: Round = Arc::new(move || Box::pin(reap(Arc::clone(&reaper))));
         let mut tasks = vec![
@@ -239,7 +240,8 @@ async fn sweep<S: Store>(engine: Arc<Engine<S>>) {
     metrics::counter!(event::SWEPT.name).increment(swept.doubted as u64);
     metrics::counter!(event::SWEEP_FAILURES.name).increment(swept.failed as u64);
     if swept.doubted + swept.failed > 0 {
-        let (doubted, failed) = (swept.doubted, swept.failed);
+        let doubted = swept.doubted;
+        let failed = swept.failed;
         tracing::warn!(target: "retrysafe", doubted, failed, "swept");
     }
     // A failure is reported, too; what was counted before stays.

@@ -168,7 +168,8 @@ impl Schedule {
     }
 
     fn query(&self) -> Query {
-        let (standing, route) = (Some(Standing::Unknown), self.route.clone());
+        let standing = Some(Standing::Unknown);
+        let route = self.route.clone();
         Query { filter: Filter { standing, route, ..Filter::default() }, after: None, limit: PAGE }
     }
 }
@@ -185,7 +186,8 @@ pub struct Reconciliation<S, R> {
 impl<S: Store, R: Reconciler> Reconciliation<S, R> {
     /// Nothing is asked before the first [round](Self::round).
     pub fn new(engine: Arc<Engine<S>>, reconciler: R, schedule: Schedule) -> Self {
-        let (reconciler, sighted) = (Arc::new(reconciler), Mutex::default());
+        let reconciler = Arc::new(reconciler);
+        let sighted = Mutex::default();
         Self { engine, reconciler, schedule, sighted }
     }
 
@@ -195,8 +197,10 @@ impl<S: Store, R: Reconciler> Reconciliation<S, R> {
     ///
     /// The store's, if it cannot even be read.
     pub async fn round(&self) -> Result<Reconciled, StoreError> {
-        let (mut done, mut query) = (Reconciled::default(), self.schedule.query());
-        let (mut under_way, mut present) = (JoinSet::new(), HashMap::new());
+        let mut done = Reconciled::default();
+        let mut query = self.schedule.query();
+        let mut under_way = JoinSet::new();
+        let mut present = HashMap::new();
         loop {
             let page = self.engine.store().scan(query.clone()).await?;
             done.failed += page.value.damaged.len();
@@ -278,7 +282,8 @@ pub async fn dead_letters<S: Store>(
     schedule: &Schedule,
     limit: usize,
 ) -> Result<Vec<Record>, StoreError> {
-    let (mut found, mut query) = (Vec::new(), schedule.query());
+    let mut found = Vec::new();
+    let mut query = schedule.query();
     loop {
         let page = store.scan(query.clone()).await?;
         let dead = |record: &Record| matches!(schedule.turn(record, page.now), Turn::DeadLettered);
@@ -321,7 +326,8 @@ struct Question<S, R> {
 
 impl<S: Store, R: Reconciler> Question<S, R> {
     async fn ask(self) -> Asked {
-        let (id, fence) = (self.record.id, self.record.fence);
+        let id = self.record.id;
+        let fence = self.record.fence;
         // What is absent from the answer was absent when it was asked for, not later.
         let waited = self.first_sight.elapsed();
         let absence = absence(&*self.reconciler, &self.record);
@@ -376,7 +382,8 @@ impl<S: Store, R: Reconciler> Question<S, R> {
     }
 
     async fn look_up(&self) -> Lookup {
-        let (reconciler, record) = (Arc::clone(&self.reconciler), self.record.clone());
+        let reconciler = Arc::clone(&self.reconciler);
+        let record = self.record.clone();
         // In a task of its own, so that a panic ends the lookup and nothing else; in a set, so that
         // the lookup ends with whoever asks.
         let mut lookup = JoinSet::new();

@@ -19,7 +19,8 @@ pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
 
 /// `localhost` and `127.0.0.1`, where the API is on this machine.
 async fn other_host_name(bench: &Bench<'_>) -> Option<Finding> {
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let other_name = match shot.url.host()? {
         "localhost" => "127.0.0.1",
         "127.0.0.1" | "[::1]" => "localhost",
@@ -38,7 +39,8 @@ async fn other_host_name(bench: &Bench<'_>) -> Option<Finding> {
 
 /// The same form under another boundary, where the operation takes forms.
 async fn other_boundary(bench: &Bench<'_>) -> Option<Finding> {
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let form = |boundary: &str| -> Option<Shot> { shot.as_form(boundary) };
     let first = bench.send(&form("----check0123456789abcdef")?, &key).await;
     let Some(first) = first.success() else {

@@ -19,7 +19,8 @@ async fn client_error(bench: &Bench<'_>) -> Vec<Finding> {
             "needs --client-error, a body that the API refuses",
         )];
     };
-    let (shot, key) = (bench.template.with_body(body), new_key());
+    let shot = bench.template.with_body(body);
+    let key = new_key();
     let first = bench.send(&shot, &key).await;
     let again = bench.settle(&shot, &key).await;
     let Some(first) = first.answer().filter(|answer| answer.status.is_client_error()) else {
@@ -58,7 +59,8 @@ async fn server_error(bench: &Bench<'_>) -> Vec<Finding> {
             "needs --server-error, a way to make the first execution fail",
         )];
     }
-    let (shot, key) = (bench.template.shot().with(&bench.template.server_error), new_key());
+    let shot = bench.template.shot().with(&bench.template.server_error);
+    let key = new_key();
     let first = bench.send(&shot, &key).await;
     let Some(first) = first.answer().filter(|answer| answer.status.is_server_error()) else {
         return vec![finding(
@@ -90,7 +92,8 @@ async fn server_error(bench: &Bench<'_>) -> Vec<Finding> {
 }
 
 async fn disconnect(bench: &Bench<'_>) -> Vec<Finding> {
-    let (shot, key) = (bench.slow_shot(), new_key());
+    let shot = bench.slow_shot();
+    let key = new_key();
     let before = bench.effects().await;
     if let Err(error) = bench.probe.send_and_leave(&bench.keyed(&shot, &key)).await {
         return vec![finding("disconnect", Verdict::Untold, error)];

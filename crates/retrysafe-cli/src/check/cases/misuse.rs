@@ -27,7 +27,8 @@ pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
 }
 
 async fn other_body(bench: &Bench<'_>) -> Vec<Finding> {
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let first = bench.send(&shot, &key).await;
     let other = bench.settle(&shot.altered(), &key).await;
     let again = bench.send(&shot, &key).await;
@@ -84,8 +85,10 @@ async fn other_body_in_flight(bench: &Bench<'_>) -> Option<Finding> {
     if bench.template.slow.is_empty() {
         return None;
     }
-    let (shot, key) = (bench.slow_shot(), new_key());
-    let (probe, keyed) = (bench.probe.clone(), bench.keyed(&shot, &key));
+    let shot = bench.slow_shot();
+    let key = new_key();
+    let probe = bench.probe.clone();
+    let keyed = bench.keyed(&shot, &key);
     let first = tokio::spawn(async move { probe.send(&keyed).await });
     tokio::time::sleep(HEAD_START).await;
     let other = bench.send(&shot.altered(), &key).await;
@@ -145,7 +148,8 @@ async fn malformed(bench: &Bench<'_>) -> Vec<Finding> {
 }
 
 async fn forms(bench: &Bench<'_>) -> Vec<Finding> {
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let bare = bench.probe.send(&shot.keyed(&key)).await;
     let quoted = bench.probe.send(&shot.keyed(&format!("\"{key}\""))).await;
     let forms = match (bare.success(), quoted.success()) {
@@ -162,8 +166,10 @@ async fn forms(bench: &Bench<'_>) -> Vec<Finding> {
         }
         (None, _) => finding("quoted_form", Verdict::Note, "the quoted form only"),
     };
-    let (shot, long) = (bench.template.shot(), format!("{}{}", new_key(), "k".repeat(255 - 36)));
-    let (first, again) = (bench.send(&shot, &long).await, bench.send(&shot, &long).await);
+    let shot = bench.template.shot();
+    let long = format!("{}{}", new_key(), "k".repeat(255 - 36));
+    let first = bench.send(&shot, &long).await;
+    let again = bench.send(&shot, &long).await;
     let length = match (first.success(), again.success()) {
         (Some(first), Some(again)) if same(first, again) => {
             finding("key_length", Verdict::Pass, "255 characters")
@@ -179,7 +185,8 @@ async fn forms(bench: &Bench<'_>) -> Vec<Finding> {
 }
 
 async fn spellings(bench: &Bench<'_>) -> Vec<Finding> {
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let Some(respelt) = shot.respelt() else { return Vec::new() };
     let first = bench.send(&shot, &key).await;
     let Some(first) = first.success() else { return Vec::new() };
@@ -224,7 +231,8 @@ async fn second_caller(bench: &Bench<'_>) -> Option<Finding> {
             "needs --second-caller, another credential",
         ));
     }
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let mine = bench.send(&shot, &key).await;
     let theirs = bench.send(&shot.with(&bench.template.second_caller), &key).await;
     Some(match (mine.success(), theirs.answer()) {
@@ -252,11 +260,13 @@ async fn second_caller(bench: &Bench<'_>) -> Option<Finding> {
 
 async fn other_route(bench: &Bench<'_>) -> Option<Finding> {
     let url = bench.template.at(bench.template.other_path.as_deref()?)?;
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let here = bench.send(&shot, &key).await;
     let mut there = shot.clone();
     there.url = url;
-    let (one, two) = (bench.send(&there, &key).await, bench.send(&there, &key).await);
+    let one = bench.send(&there, &key).await;
+    let two = bench.send(&there, &key).await;
     Some(match (here.success(), one.answer(), two.answer()) {
         (Some(here), Some(one), _)
             if one.status.is_success() && one.body == here.body && bench.distinct =>
@@ -287,12 +297,14 @@ async fn other_route(bench: &Bench<'_>) -> Option<Finding> {
 }
 
 async fn other_method(bench: &Bench<'_>) -> Option<Finding> {
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let first = bench.send(&shot, &key).await;
     let mut other = shot.clone();
     other.method = if shot.method == Method::PATCH { Method::POST } else { Method::PATCH };
     let heard = bench.send(&other, &key).await;
-    let (first, answer) = (first.success()?, heard.answer()?);
+    let first = first.success()?;
+    let answer = heard.answer()?;
     let seen = format!("{} gets {}", other.method, answer.status.as_u16());
     Some(if matches!(answer.status.as_u16(), 404 | 405 | 501) {
         finding("other_method", Verdict::Note, format!("{seen}: there is no such operation"))

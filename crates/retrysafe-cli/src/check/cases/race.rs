@@ -29,7 +29,8 @@ pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
 
 /// All at once.
 async fn burst(bench: &Bench<'_>) -> Vec<Finding> {
-    let (shot, key) = (bench.slow_shot(), new_key());
+    let shot = bench.slow_shot();
+    let key = new_key();
     let before = bench.effects().await;
     let keyed = bench.keyed(&shot, &key);
     let heard = bench.probe.send_all(vec![keyed; bench.parallel]).await;
@@ -47,7 +48,8 @@ async fn burst(bench: &Bench<'_>) -> Vec<Finding> {
 
 /// One after the other while a slow one is running: a lease that ends too early shows here.
 async fn stream(bench: &Bench<'_>) -> Vec<Finding> {
-    let (shot, key) = (bench.slow_shot(), new_key());
+    let shot = bench.slow_shot();
+    let key = new_key();
     let mut running = Vec::new();
     for _ in 0..=FOLLOWERS {
         let (probe, keyed): (_, Shot) = (bench.probe.clone(), bench.keyed(&shot, &key));

@@ -31,7 +31,8 @@ const OF_ONE_DELIVERY: &[&str] = &[
 
 pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    let (shot, key) = (bench.template.shot(), new_key());
+    let shot = bench.template.shot();
+    let key = new_key();
     let before = bench.effects().await;
     let first = bench.send(&shot, &key).await;
     let second = bench.settle(&shot, &key).await;

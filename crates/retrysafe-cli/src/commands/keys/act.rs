@@ -121,7 +121,8 @@ async fn act(
     if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta}") {
         bar.set_style(style);
     }
-    let (mut done, mut refused) = (Vec::new(), Vec::new());
+    let mut done = Vec::new();
+    let mut refused = Vec::new();
     for Found { id, fence } in chosen {
         let mut document = document.clone();
         // What is settled has no attempts to confuse.

@@ -109,7 +109,8 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
 pub(super) fn decode(bytes: Vec<u8>) -> Result<Entry, Damage> {
     let bytes = Bytes::from(bytes);
     let fields = bytes.len().checked_sub(4).ok_or(Damage::Checksum)?;
-    let (body, checksum) = (bytes.slice(..fields), bytes.slice(fields..));
+    let body = bytes.slice(..fields);
+    let checksum = bytes.slice(fields..);
     if crc32c::crc32c(&body).to_le_bytes() != *checksum {
         return Err(Damage::Checksum);
     }

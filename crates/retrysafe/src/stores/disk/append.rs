@@ -47,7 +47,8 @@ pub(crate) struct LogAppender {
 impl LogAppender {
     /// Goes on at the end of a log of which so many bytes were read at the opening.
     pub(crate) fn new(tail: LogTail, spares: SpareFiller, written: u64) -> Self {
-        let (reader, batch) = (Arc::clone(&tail.reader), PendingBatch::new());
+        let reader = Arc::clone(&tail.reader);
+        let batch = PendingBatch::new();
         Self { reader, tail, batch, spares, copied: 0, written }
     }
 

@@ -110,7 +110,8 @@ pub(crate) fn latest_generation(
 ) -> io::Result<Option<(u64, bool)>> {
     let StoreDescription { store, segment_bytes } = *store;
     let mut window = vec![0; WINDOW.min(until as usize)];
-    let (mut latest, mut body) = (None, Vec::new());
+    let mut latest = None;
+    let mut body = Vec::new();
     let mut start = PAGE as u32;
     while start < until {
         let length = window.len().min((until - start) as usize);

@@ -44,8 +44,10 @@ impl SegmentCleaner {
             return;
         }
         let Some((slot, segment, _)) = log.tail.ring.front() else { return };
-        let (generation, end) = (segment.generation, segment.end);
-        let (file, bytes) = (Arc::clone(&segment.file), log.tail.segment_bytes);
+        let generation = segment.generation;
+        let end = segment.end;
+        let file = Arc::clone(&segment.file);
+        let bytes = log.tail.segment_bytes;
         let place = SegmentPlace { file: &*file, store: log.reader.store, generation, bytes };
         let start = CleaningProgress { generation, at: PAGE as u32, shard: 0 };
         let former = self.progress.filter(|former| former.generation == generation);
@@ -77,7 +79,8 @@ fn wants_cleaning(log: &LogAppender) -> bool {
 fn copy_step(log: &mut LogAppender, place: &SegmentPlace<'_>, slot: u16, range: Range<u32>) -> u32 {
     let step = STEP_BYTES.max((log.batch.bytes_on_disk() as u32).saturating_mul(2));
     let stop = range.start.saturating_add(step).min(range.end);
-    let (mut at, mut body) = (range.start, Vec::new());
+    let mut at = range.start;
+    let mut body = Vec::new();
     while at < stop {
         let Ok(NextBatch::Batch(batch)) = place.next(at, &mut body) else { return range.end };
         if !copy_batch(log, slot, &batch, &body) {

@@ -132,7 +132,8 @@ pub(crate) fn is_intact(header: &EntryHeader, record: &[u8]) -> bool {
 impl DoctorReport {
     fn segment(&mut self, survey: &StoreSurvey, segment: &SurveyedSegment) {
         let is_in_use = survey.is_in_use(segment.generation);
-        let (mut batches, mut versions) = (0, 0);
+        let mut batches = 0;
+        let mut versions = 0;
         if segment.cut > 0 {
             self.fault(&segment.name, 0, "the segment is not of its full length");
         }
@@ -159,7 +160,8 @@ impl DoctorReport {
                 }
             });
         }
-        let (file, generation) = (segment.name.clone(), segment.generation);
+        let file = segment.name.clone();
+        let generation = segment.generation;
         self.segments.push(SegmentReport { file, generation, is_in_use, batches, versions });
     }
 

@@ -208,7 +208,8 @@ impl RecordIndex {
         limit: usize,
         mut taken: impl FnMut(IndexEntry),
     ) -> (usize, Option<ReapMark>) {
-        let (mut count, mut last) = (0, None);
+        let mut count = 0;
+        let mut last = None;
         while count < limit {
             let mut order = self.order();
             self.ready(&mut order, until);

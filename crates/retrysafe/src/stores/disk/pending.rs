@@ -193,7 +193,8 @@ impl PendingBatch {
             header.encode(self.bytes.get_mut(start..).unwrap_or_default(), place);
         }
         let body = self.bytes.get(BATCH_BYTES..).unwrap_or_default();
-        let (length, checksum) = (body.len() as u32, checksum_of(body));
+        let length = body.len() as u32;
+        let checksum = checksum_of(body);
         let header = BatchHeader { store, generation, offset, length, after, checksum, state };
         let padding = header.bytes_on_disk() - self.bytes.len();
         self.bytes.extend_from_slice(ZEROS.get(..padding).unwrap_or_default());

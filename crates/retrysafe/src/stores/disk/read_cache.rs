@@ -63,7 +63,8 @@ mod tests {
     use std::time::Duration;
 
     fn answered(key: &str, version: u64, body_bytes: usize) -> Record {
-        let (scope, key) = (Scope::anonymous(), Key::new(key).unwrap().digest());
+        let scope = Scope::anonymous();
+        let key = Key::new(key).unwrap().digest();
         let first = First {
             id: Id::of(&scope, &key),
             scope,
@@ -77,9 +78,11 @@ mod tests {
             request_id: None,
         };
         let mut record = first.record(Time::from_ms(1), version);
-        let (status, body) = (StatusCode::OK, Bytes::from(vec![0; body_bytes]));
+        let status = StatusCode::OK;
+        let body = Bytes::from(vec![0; body_bytes]);
         let answer = Answer::Kept(StoredResponse { status, headers: vec![], body });
-        let (settled_at, expires_at) = (Time::from_ms(1), Time::from_ms(9));
+        let settled_at = Time::from_ms(1);
+        let expires_at = Time::from_ms(9);
         record.state = State::Completed { answer, settled_at, expires_at };
         record
     }

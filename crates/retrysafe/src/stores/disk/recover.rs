@@ -237,7 +237,9 @@ impl FoundStore {
         let Some((generation, (slot, header))) = self.headers.last_key_value() else {
             return Ok(());
         };
-        let (newest, last_slot, last_header) = (*generation, *slot, *header);
+        let newest = *generation;
+        let last_slot = *slot;
+        let last_header = *header;
         let mut body = Vec::new();
         for number in 0..self.unmarked.len() {
             let Some((slot, _)) = self.unmarked.get(number).copied() else { break };
@@ -311,7 +313,8 @@ impl FoundStore {
         from: LogPosition,
         visitor: &mut impl LogVisitor,
     ) -> Result<u64, OpenError> {
-        let (mut bytes, mut reaped) = (0, from.reaped);
+        let mut bytes = 0;
+        let mut reaped = from.reaped;
         for generation in end.state.oldest.max(1)..=end.generation {
             let (slot, place) = self.place(generation)?;
             if generation < from.generation {

@@ -141,7 +141,8 @@ pub(crate) fn read(
     }
     let mut checksum = crc32c::crc32c(&header);
     let mut chunk = vec![0; CHUNK.min(body as usize)];
-    let (mut at, end) = (HEADER as u64, HEADER as u64 + body);
+    let mut at = HEADER as u64;
+    let end = HEADER as u64 + body;
     while at < end {
         let length = chunk.len().min((end - at) as usize);
         let part = chunk.get_mut(..length).unwrap_or_default();
@@ -169,6 +170,8 @@ fn read_entry(bytes: &[u8], slot_of: impl Fn(u64) -> Option<u16>) -> Option<Inde
     let word = u64_at(bytes, 24)?;
     let slot = slot_of(word >> 8)?;
     let place = (slot, u32_at(bytes, 32)?, u32_at(bytes, 36)?);
-    let (prefix, version, due) = (u64_at(bytes, 0)?, u64_at(bytes, 8)?, u64_at(bytes, 16)?);
+    let prefix = u64_at(bytes, 0)?;
+    let version = u64_at(bytes, 8)?;
+    let due = u64_at(bytes, 16)?;
     Some(IndexEntry::new(prefix, version, due, standing_of(word as u8)?, place))
 }

@@ -71,7 +71,8 @@ impl SnapshotTaker {
 /// The work of taking a snapshot of the log as it is now, to be done here or beside the writer.
 pub(crate) fn job(tail: &LogTail) -> Option<impl FnOnce() + Send + 'static> {
     let reader = Arc::clone(&tail.reader);
-    let (generation, offset) = (tail.generation, tail.end);
+    let generation = tail.generation;
+    let offset = tail.end;
     let position = LogPosition { generation, offset, reaped: tail.reaped };
     if tail.durability == Durability::Process {
         // The snapshot is durable, so what it speaks of must be.

@@ -102,7 +102,8 @@ impl SpareFiller {
         if is_paused || self.filling.is_some() || slot >= SLOTS_MAX {
             return;
         }
-        let (folder, bytes) = (Arc::clone(&self.folder), self.segment_bytes);
+        let folder = Arc::clone(&self.folder);
+        let bytes = self.segment_bytes;
         if self.is_inline {
             let filled = fill(&*folder, slot, bytes);
             self.take(filled, ring, reader);
@@ -146,7 +147,8 @@ pub(crate) fn fill(
     slot: usize,
     bytes: u32,
 ) -> io::Result<Arc<dyn StoreFile>> {
-    let (name, new) = (name_of(slot), format!("{}.new", name_of(slot)));
+    let name = name_of(slot);
+    let new = format!("{}.new", name_of(slot));
     let filled = fill_file(folder, &new, bytes);
     if filled.is_err() {
         // Whatever was filled is given back; a name that stays is removed by the next opening.

@@ -128,7 +128,8 @@ impl StoreSurvey {
         })?;
         let reaped = ReapMark::default();
         let state = LogState { oldest: 1, sequence: 0, clock: 0, slots: 0, reaped };
-        let (newest, is_behind_snapshot) = (0, false);
+        let newest = 0;
+        let is_behind_snapshot = false;
         let mut survey =
             Self { store, is_store_file_broken, segments, state, is_behind_snapshot, newest };
         survey.find_generations();
@@ -329,7 +330,8 @@ impl SurveyedSegment {
         file.read(&mut first, 0).map_err(OpenError::io("read", &name))?;
         let header = SegmentHeader::decode(&first);
         let is_header_broken = header.is_none() && first.iter().any(|byte| *byte != 0);
-        let (generation, cut) = (None, 0);
+        let generation = None;
+        let cut = 0;
         Ok(Self { number, name, file, generation, header, is_header_broken, cut })
     }
 

@@ -64,7 +64,8 @@ impl LogTail {
 
     /// Writes a batch at the end of the log and flushes it. Says where it stands.
     pub(crate) fn write(&mut self, batch: &mut PendingBatch) -> Result<u32, WriteFailure> {
-        let (offset, length) = (self.end, batch.bytes_on_disk() as u32);
+        let offset = self.end;
+        let length = batch.bytes_on_disk() as u32;
         let after = batch.renews().unwrap_or(offset);
         let Some((_, file)) = self.ring.newest() else { return Err(WriteFailure::Full) };
         self.seal(batch, self.generation, offset, after);
@@ -90,7 +91,8 @@ impl LogTail {
         from: u32,
     ) -> Result<u32, WriteFailure> {
         let Some(file) = self.ring.next_spare() else { return Err(WriteFailure::Full) };
-        let (offset, length) = (PAGE as u32, batch.bytes_on_disk() as u32);
+        let offset = PAGE as u32;
+        let length = batch.bytes_on_disk() as u32;
         self.seal(batch, self.generation + 1, offset, 0);
         self.write_batch(&*file, batch.bytes(), offset)?;
         self.write_segment_header(&*file, from)?;
@@ -108,8 +110,11 @@ impl LogTail {
         }
         let Some((_, file)) = self.ring.newest() else { return Err(WriteFailure::Full) };
         let mut page = vec![0; PAGE];
-        let (store, generation, offset) = (self.reader.store, self.generation, self.end);
-        let (checksum, state) = (checksum_of(&[]), self.state(generation));
+        let store = self.reader.store;
+        let generation = self.generation;
+        let offset = self.end;
+        let checksum = checksum_of(&[]);
+        let state = self.state(generation);
         BatchHeader { store, generation, offset, length: 0, after: offset, checksum, state }
             .encode(&mut page);
         self.write_through(&*file, &page, offset)?;
@@ -170,7 +175,8 @@ impl LogTail {
     ) -> Result<(), WriteFailure> {
         let mut page = vec![0; PAGE];
         let generation = self.generation + 1;
-        let (store, state) = (self.reader.store, self.state(generation));
+        let store = self.reader.store;
+        let state = self.state(generation);
         let previous_end = if generation == 1 { 0 } else { previous_end };
         SegmentHeader { store, generation, previous_end, state }.encode(&mut page);
         self.write_through(file, &page, 0)

@@ -196,7 +196,8 @@ impl Moment<'_> {
 
     /// Each page survives whole or not at all.
     fn by_page(&mut self) {
-        let (disk, count) = (self.disk, self.disk.dirty.len());
+        let disk = self.disk;
+        let count = self.disk.dirty.len();
         for one in 0..count.min(ALL_SUBSETS) {
             for image in
                 [disk.crashed_by_page(|page| page == one), disk.crashed_by_page(|page| page != one)]
@@ -209,7 +210,8 @@ impl Moment<'_> {
     /// Of the pages that are being written some sectors are neither old nor new, whatever stands in
     /// them.
     fn with_garbage(&mut self) {
-        let (disk, seed) = (self.disk, self.seed);
+        let disk = self.disk;
+        let seed = self.seed;
         for one in 0..disk.dirty.len().min(ALL_SUBSETS) {
             let mut dice = Dice(seed << 8 | one as u64);
             let some = dice.below(256);
@@ -266,7 +268,9 @@ fn a_few_crashes(disk: &Disk) -> Vec<Image> {
 /// Tries every crash of a script that has run.
 pub(super) fn crash_everywhere(run: &Run) -> Tried {
     let calls = run.folder.calls();
-    let (mut seen, mut disk, mut tried) = (HashSet::new(), Disk::default(), Tried::default());
+    let mut seen = HashSet::new();
+    let mut disk = Disk::default();
+    let mut tried = Tried::default();
     for (at, call) in calls.iter().enumerate() {
         crash(&disk, at, &run.known, &mut seen, &mut tried);
         disk.step(call);

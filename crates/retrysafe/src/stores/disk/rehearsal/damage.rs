@@ -192,7 +192,8 @@ fn last_two_pages(image: &Image) -> [(usize, usize); 2] {
     let found = find(&TestFolder::of(image.clone())).unwrap();
     let end = found.end().unwrap();
     let (slot, _) = found.headers[&end.generation];
-    let (inode, end) = (image.names[&name_of(slot)], end.offset as usize);
+    let inode = image.names[&name_of(slot)];
+    let end = end.offset as usize;
     [(inode, end - 2 * PAGE), (inode, end - PAGE)]
 }
 
@@ -249,7 +250,8 @@ fn a_salvage_that_was_killed_is_never_taken_for_a_store() {
     };
     let whole = TestFolder::default();
     salvage(&whole).unwrap();
-    let (mut refused, mut finished) = (0, 0);
+    let mut refused = 0;
+    let mut finished = 0;
     for at in 0..whole.count() {
         let folder = TestFolder::default();
         folder.die_after(at);

@@ -55,7 +55,8 @@ fn a_torn_batch_over_a_former_life_of_its_segment_is_cut_off_whatever_its_size()
         );
         let mut disk = Disk::default();
         folder.calls().iter().for_each(|call| disk.step(call));
-        let (calls, acknowledged) = (folder.calls_len(), log.tail().sequence);
+        let calls = folder.calls_len();
+        let acknowledged = log.tail().sequence;
         change(&mut log, &records, &Becomes::Same);
         for call in &folder.calls()[calls..] {
             for kept in 1..disk.pending.len() {

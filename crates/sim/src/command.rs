@@ -144,7 +144,8 @@ mod tests {
     use super::*;
 
     fn said(line: &str) -> (bool, String, String) {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut out = Vec::new();
+        let mut err = Vec::new();
         let good = run(line.split(' ').map(str::to_owned), &mut out, &mut err).unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (good, text(out), text(err))

@@ -132,7 +132,10 @@ impl fmt::Display for Named<'_> {
 
 /// To which key each entry belongs, if to one.
 fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
-    let (mut conns, mut execs, mut calls, mut fences) = (vec![], vec![], vec![], vec![]);
+    let mut conns = vec![];
+    let mut execs = vec![];
+    let mut calls = vec![];
+    let mut fences = vec![];
     let find = |table: &[(u32, u8)], number: u32| {
         table.iter().rfind(|(known, _)| *known == number).map(|(_, key)| *key)
     };

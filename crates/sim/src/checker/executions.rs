@@ -16,7 +16,7 @@ const MOMENTARY: [u16; 8] = [401, 403, 404, 407, 408, 421, 425, 429];
 impl Checker {
     pub(super) fn booted(&mut self, gateway: u8, epoch: u16) {
         if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
-            *gateway = super::Gateway { up: true, epoch, drains: false, drained: false };
+            *gateway = super::Gateway { up: true, epoch, drained: false };
         }
     }
 
@@ -203,18 +203,19 @@ impl Checker {
         }
     }
 
-    pub(super) fn drains(&mut self, gateway: u8) {
-        if let Some(gateway) = self.gateways.get_mut(usize::from(gateway)) {
-            gateway.drains = true;
-        }
-    }
-
-    /// Whether an owner need not wait for an answer any more: its time is used up, or its process was
-    /// told to stop.
+    /// Whether an owner need not wait for an answer any more, because its time is used up. That it has an answer by now
+    /// changes nothing: it may have come while the last one was being written down as unknown. A shutdown is no reason: it waits.
     fn may_give_up(&self, grant: &Grant) -> bool {
         let invoked_at = self.conns.get(usize::from(grant.conn)).map_or(0, |conn| conn.invoked_at);
-        let drains = self.gateways.get(usize::from(grant.gateway)).is_some_and(|it| it.drains);
-        drains || self.at >= invoked_at.saturating_add(self.rules.lease_max_ms)
+        self.at >= invoked_at.saturating_add(self.rules.lease_max_ms)
+    }
+
+    /// The upstream refuses a request whose fence it has burnt.
+    pub(super) fn bounced(&mut self, key: u8, fence: u32) {
+        self.reach(Sometimes::BurntRequestBounces);
+        if let Some(grant) = self.grant(Some(key), fence).and_then(|at| self.grants.get_mut(at)) {
+            grant.bounced = true;
+        }
     }
 
     /// A process says that nothing is open any more: so it is, and so it stays.
@@ -336,8 +337,11 @@ impl Checker {
             return self.require(standing == Standing::FailedRetryable, I::S21, key);
         }
         let Some(ran) = exec.and_then(|exec| self.execs.get(usize::from(exec))).copied() else {
-            // Sent and never arrived, or bounced: then there is no body to keep.
-            return self.require(body == NONE, I::S6, key);
+            // Sent and never arrived: nobody can know that. Or refused by an upstream that says so. Either way there is no body
+            // to keep.
+            self.require(body == NONE, I::S6, key);
+            let refused = grant.bounced && standing == Standing::FailedRetryable;
+            return self.require(standing == Standing::Unknown || refused, I::S21, key);
         };
         self.require(body == NONE || body & TRUNCATED == 0, I::S16, key);
         let large = ran.replied.is_some_and(|(_, _, large)| large);

@@ -122,6 +122,8 @@ struct Grant {
     acknowledged: bool,
     sent: bool,
     unsent: bool,
+    /// Whether the upstream has refused it.
+    bounced: bool,
     exec: Option<u16>,
     effects: u8,
     asked: Option<(Standing, u16)>,
@@ -211,8 +213,6 @@ struct Call {
 struct Gateway {
     up: bool,
     epoch: u16,
-    /// Whether it was told to stop.
-    drains: bool,
     /// Whether it has said that nothing is open any more.
     drained: bool,
 }
@@ -318,9 +318,9 @@ impl Checker {
             | What::Resumed { .. }
             | What::Strayed { .. }
             | What::CutOff { .. }
+            | What::Drains { .. }
             | What::Flushed => {}
             What::Reloaded { .. } => self.reach(Sometimes::Reload),
-            What::Drains { gateway } => self.drains(gateway),
             What::Drained { gateway, epoch, open } => self.drained(gateway, epoch, open),
 
             What::Called { call, key, print } => self.called(call, key, print),
@@ -363,7 +363,7 @@ impl Checker {
                 self.replied(exec, (status, said, large), slow, head);
             }
             What::Panicked { exec } => self.panicked(exec),
-            What::Bounced { .. } => self.reach(Sometimes::BurntRequestBounces),
+            What::Bounced { key, fence } => self.bounced(key, fence),
             What::Burnt { key, fence } => self.burnt.push((key, fence)),
 
             What::Wrote(wrote) => self.wrote(&wrote),

@@ -207,6 +207,7 @@ impl Checker {
             acknowledged: false,
             sent: false,
             unsent: false,
+            bounced: false,
             exec: None,
             effects: 0,
             asked: None,

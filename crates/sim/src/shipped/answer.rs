@@ -43,6 +43,15 @@ pub fn said(said: SaidSo) -> Option<Said> {
     }
 }
 
+/// What stands in the header by which an upstream says its outcome.
+pub fn outcome_word(said: Said) -> &'static str {
+    match said {
+        Said::Completed => "completed",
+        Said::Retryable => "retryable",
+        Said::Unknown => "unknown",
+    }
+}
+
 /// The headers with which an execution answers: some are kept, some are of one moment.
 pub fn headers(exec: u16) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -79,12 +88,8 @@ pub fn answer(exec: u16, plan: Plan) -> Response<Pieces> {
             response.extensions_mut().insert(said);
         }
         (Says::Header, Some(said)) => {
-            let word = match said {
-                Said::Completed => "completed",
-                Said::Retryable => "retryable",
-                Said::Unknown => "unknown",
-            };
-            response.headers_mut().insert("retrysafe-outcome", HeaderValue::from_static(word));
+            let word = HeaderValue::from_static(outcome_word(said));
+            response.headers_mut().insert("retrysafe-outcome", word);
         }
         (Says::Attempt, _) | (_, None) => {}
     }

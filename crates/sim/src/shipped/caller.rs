@@ -15,7 +15,7 @@ use retrysafe::client::{Answer, Client, Error, Journal, Next, Notice, Patience, 
 
 use super::at_once::AtOnce;
 use super::network::Network;
-use super::options::Kind;
+use super::options::{Kind, Options};
 use super::process::Gateways;
 use super::stage::{CALL, HOST, SCOPE, Stage, key_name, scope_name};
 use crate::history::{CallEnd, What};
@@ -28,6 +28,20 @@ pub struct Call {
     pub print: u8,
     pub patience: Patience,
     pub attempt_ms: u64,
+}
+
+impl Call {
+    /// The same call, which tries on for as long as an answer may take once everything has healed.
+    pub fn without_end(self, options: &Options) -> Self {
+        let lease = options.lease_ms;
+        let patience = Patience {
+            attempts_max: u32::MAX,
+            pause: Duration::from_millis(lease / 4),
+            pause_max: Duration::from_millis(lease),
+            deadline: Duration::from_millis(options.liveness_ms()),
+        };
+        Self { patience, attempt_ms: 6 * lease, ..self }
+    }
 }
 
 type Ended = Result<Response<Answer<Full<Bytes>>>, Error>;
@@ -102,7 +116,8 @@ fn client(
 ) -> Client<Network> {
     let Call { number, patience, attempt_ms, .. } = call;
     let of = stage.clone();
-    let (stops, has_journal) = (Arc::clone(stops), journal.is_some());
+    let stops = Arc::clone(stops);
+    let has_journal = journal.is_some();
     let retries = Retries::default()
         .patience(patience)
         .attempt_timeout(Duration::from_millis(attempt_ms))

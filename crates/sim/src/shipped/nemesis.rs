@@ -48,7 +48,8 @@ pub async fn play(stage: &Stage) {
     let mut last = starts.iter().copied().max().unwrap_or_default();
     for (at, blow) in plan_blows(options, &mut chance, &starts) {
         last = last.max(at);
-        let (stage, gateways) = (stage.clone(), gateways.clone());
+        let stage = stage.clone();
+        let gateways = gateways.clone();
         tokio::spawn(async move {
             stage.sleep(at).await;
             strike(&stage, &gateways, blow).await;
@@ -84,7 +85,8 @@ fn plan_calls(
     calls: &mut JoinSet<()>,
 ) -> Vec<u64> {
     let options = stage.options();
-    let (lease, ttl) = (options.lease_ms, options.ttl_ms);
+    let lease = options.lease_ms;
+    let ttl = options.ttl_ms;
     let mut last_of = [None::<u64>; 32];
     let mut starts = Vec::new();
     for number in 0..u16::from(options.calls) {
@@ -119,15 +121,14 @@ fn plan_calls(
 }
 
 fn call_at(stage: &Stage, gateways: &Gateways, calls: &mut JoinSet<()>, at: u64, call: Call) {
-    let (stage, gateways) = (stage.clone(), gateways.clone());
+    let stage = stage.clone();
+    let gateways = gateways.clone();
     calls.spawn(async move {
         stage.sleep(at).await;
-        // Time may leap. A call that was to meet faults and comes too late has not the patience of the
-        // last ones.
-        let is_last = call.number >= u16::from(stage.options().calls);
-        if is_last || !stage.with(|state| state.healed) {
-            caller::make(&stage, &gateways, call).await;
-        }
+        // Time may leap. A call that was to meet faults and comes after them is owed an answer as the last ones are.
+        let is_healed = stage.with(|state| state.healed);
+        let call = if is_healed { call.without_end(stage.options()) } else { call };
+        caller::make(&stage, &gateways, call).await;
     });
 }
 
@@ -143,13 +144,8 @@ fn plan_last_calls(
     let mut number = u16::from(options.calls);
     for scope in 0..options.scopes {
         for name in 0..options.names {
-            let patience = Patience {
-                attempts_max: u32::MAX,
-                pause: Duration::from_millis(lease / 4),
-                pause_max: Duration::from_millis(lease),
-                deadline: Duration::from_millis(options.liveness_ms()),
-            };
             let key = scope * NAMES + name;
+            let patience = Patience::default();
             let call = Call { number, key, print: 0, patience, attempt_ms: 6 * lease };
             call_at(stage, gateways, calls, chance.below(lease), call);
             number += 1;
@@ -159,7 +155,8 @@ fn plan_last_calls(
 
 /// Blows around calls.
 fn plan_blows(options: &Options, chance: &mut Chance, starts: &[u64]) -> Vec<(u64, Blow)> {
-    let (lease, ttl) = (options.lease_ms, options.ttl_ms);
+    let lease = options.lease_ms;
+    let ttl = options.ttl_ms;
     let mut blows = Vec::new();
     for kind in Kind::ALL.iter().copied() {
         let number = chance.between(1, 2);
@@ -288,8 +285,7 @@ async fn come_back(stage: &Stage, gateways: &Gateways, gateway: u8, down_ms: u64
 /// Tells a process to take nothing more, and waits as its owner would. False if it died meanwhile.
 async fn drain(stage: &Stage, gateways: &Gateways, gateway: u8, patience_ms: u64) -> bool {
     let draining = gateways.alive(gateway, |process| {
-        process.accepts = false;
-        process.life.close();
+        process.stop();
         (process.life.clone(), process.drain.clone())
     });
     let Some((life, drain)) = draining else { return false };

@@ -11,14 +11,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header, response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use retrysafe_core::record::Standing;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::answer::exec_of;
 use super::options::Kind;
-use super::process::{Gateways, Guarded};
+use super::process::{self, Gateways};
 use super::stage::{CALL, CONN, Conn, Life, Stage};
 use crate::chance::Chance;
 use crate::history::{Class, NONE, What};
@@ -152,7 +152,7 @@ impl Network {
     }
 
     /// The process that listens there, if one does.
-    fn connect(&self, gateway: u8) -> Option<(Life, Guarded)> {
+    fn connect(&self, gateway: u8) -> Option<(Life, process::Service)> {
         let found = self.gateways.alive(gateway, |process| {
             process.accepts.then(|| (process.life.clone(), process.service.clone()))
         });
@@ -163,7 +163,7 @@ impl Network {
     async fn deliver(
         &self,
         life: Life,
-        service: Guarded,
+        service: process::Service,
         mut request: Request<Full<Bytes>>,
         conn: u16,
         chance: &mut Chance,
@@ -231,7 +231,7 @@ type Serving = (Life, Pin<Box<dyn Future<Output = Option<Answer>> + Send>>);
 fn serve(
     stage: Stage,
     life: Life,
-    mut service: Guarded,
+    service: process::Service,
     request: Request<Full<Bytes>>,
     conn: u16,
 ) -> Serving {
@@ -242,9 +242,7 @@ fn serve(
         if life.is_closed() {
             return None;
         }
-        let response = service.call(request).await.ok()?;
-        let (parts, body) = response.into_parts();
-        let body = body.collect().await.ok()?.to_bytes();
+        let (parts, body) = service.answer(request).await?;
         life.pass(&stage).await;
         let exec = exec_of(&body);
         let class = classify(&stage, &parts, &body, exec);
@@ -262,7 +260,7 @@ fn note_answer(stage: &Stage, conn: u16, parts: &response::Parts, class: Class, 
         let head = state.head_number(&parts.headers);
         let failed = state.conn(conn).is_some_and(|conn| conn.failed);
         // A timeout of the store, and what the breaker refuses, show here for the first time.
-        if class == Class::Unavailable && !failed {
+        if matches!(class, Class::Unavailable | Class::Unprotected) && !failed {
             state.record(What::BeginFailed { conn, ambiguous: false });
         }
         state.record(What::Answered { conn, class, status, body: exec, retry_after, head });

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use retrysafe_core::execution::SETTLE_MAX;
 use retrysafe_core::policy::{Absence, OnServerError};
 
 use crate::chance::Chance;
@@ -144,6 +145,8 @@ pub struct Options {
     pub lookups_max: u32,
     /// Whether the clients keep a journal.
     pub journal: bool,
+    /// Whether the processes are gateways, in front of an upstream.
+    pub is_gateway: bool,
 }
 
 impl Options {
@@ -162,7 +165,7 @@ impl Options {
             kinds = kinds.without(Kind::Busy);
         }
         let lease_ms = chance.scaled(1_000, 8_000);
-        Self {
+        let drawn = Self {
             seed,
             kinds,
             gateways: chance.between(2, u64::from(GATEWAYS)) as u8,
@@ -185,7 +188,16 @@ impl Options {
             reconcilers: chance.between(1, 2) as u8,
             lookups_max: chance.between(1, 3) as u32,
             journal: kinds.has(Kind::ClientCrash),
-        }
+            is_gateway: chance.percent(25) && cfg!(feature = "gateway"),
+        };
+        if drawn.is_gateway { drawn.of_gateway() } else { drawn }
+    }
+
+    /// A gateway has no handler that could panic, compute or ask for anything, and some settings are its own.
+    fn of_gateway(self) -> Self {
+        let kinds = [Kind::Panic, Kind::Busy, Kind::HandlerTtl];
+        let kinds = kinds.into_iter().fold(self.kinds, Kinds::without);
+        Self { kinds, settle_max_ms: SETTLE_MAX.as_millis() as u64, ..self }
     }
 
     /// The longest that a request may be under way to the upstream.
@@ -232,7 +244,7 @@ impl fmt::Display for Options {
             f,
             "seed={seed} gateways={} scopes={} names={} calls={} lease={}ms lease_max={}ms ttl={}ms \
              wait_max={}ms store_timeout={}ms settle_max={}ms upstream_timeout={}ms on_server_error={:?} \
-             absence={:?} fails_open={} burns={} operator={} reconcilers={} lookups_max={} journal={} faults=",
+             absence={:?} fails_open={} burns={} operator={} reconcilers={} lookups_max={} journal={} gateway={} faults=",
             self.gateways,
             self.scopes,
             self.names,
@@ -252,6 +264,7 @@ impl fmt::Display for Options {
             self.reconcilers,
             self.lookups_max,
             self.journal,
+            self.is_gateway,
         )?;
         for (at, kind) in kinds.iter().enumerate() {
             write!(f, "{}{}", if at == 0 { "" } else { "," }, kind.name())?;

@@ -1,12 +1,15 @@
 //! What runs in a process?
 //!
-//! The shipped layer around the handler, and the shipped upkeep with its reconcilers, over the
+//! The shipped layer around the handler, or the shipped gateway in front of an upstream; and the shipped upkeep with its reconcilers, over the
 //! simulated store. A crash ends the process's [`Life`]; the next one begins with nothing but what
 //! the store knows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Request, response};
+use http_body_util::{BodyExt as _, Full};
 use retrysafe::layer::{Drain, Idempotency, IdempotencyLayer, RoutePolicy};
 use retrysafe::upkeep::{Lookup, Reconciler, Schedule, Tending, Upkeep};
 use retrysafe_core::fingerprint::Rules;
@@ -15,6 +18,7 @@ use retrysafe_core::policy::{Absence, OnStoreError};
 use retrysafe_core::record::Record;
 use retrysafe_core::{Policy, Scope};
 use tower_layer::Layer as _;
+use tower_service::Service as _;
 
 use super::answer::RESPONSE_BYTES_MAX;
 use super::options::{Kind, Options};
@@ -24,8 +28,18 @@ use super::upstream::{Upstream, panic_quietly};
 use super::witness::Asker;
 use crate::history::{Found, What};
 
-/// The shipped layer around the simulated handler.
-pub type Guarded = Idempotency<Upstream, SimStore>;
+/// What answers requests in a process.
+#[derive(Clone)]
+pub enum Service {
+    /// The shipped layer around the simulated handler.
+    Layer(Box<Idempotency<Upstream, SimStore>>, Rulebook),
+    /// The shipped gateway in front of the simulated upstream.
+    #[cfg(feature = "gateway")]
+    Gateway(super::gateway::Gateway),
+}
+
+/// The rules of a layer, which a reload replaces.
+type Rulebook = Arc<Mutex<Arc<RoutePolicy>>>;
 
 /// The processes of a history, by their numbers; none where one is down.
 #[derive(Clone, Default)]
@@ -50,11 +64,10 @@ impl Gateways {
 /// A gateway process that is alive.
 pub struct Process {
     pub life: Life,
-    pub service: Guarded,
+    pub service: Service,
     pub drain: Drain,
     /// Whether new connections are taken.
     pub accepts: bool,
-    rules: Arc<Mutex<Arc<RoutePolicy>>>,
     /// Dropped with the process.
     _upkeep: Tending,
 }
@@ -74,31 +87,80 @@ impl Process {
         });
         stage.record(What::Booted { gateway, epoch });
         let life = Life::new(gateway, epoch);
+        let first_owner = stage.chance(&[30, gateway.into(), epoch.into()]).next();
+        let (service, drain) = Service::boot(stage, &life, first_owner);
+        let upkeep = upkeep(stage, &life);
+        Self { life, service, drain, accepts: true, _upkeep: upkeep }
+    }
+
+    /// Replaces the rules while requests run.
+    pub fn reload(&self, options: &Options, number: u64) {
+        match &self.service {
+            Service::Layer(_, rules) => {
+                *rules.lock().unwrap_or_else(PoisonError::into_inner) = policy(options, number);
+            }
+            #[cfg(feature = "gateway")]
+            Service::Gateway(gateway) => {
+                // These settings differ from the first ones in nothing that could be wrong.
+                let _ = gateway.reload(&super::gateway::settings(options, number));
+            }
+        }
+    }
+
+    /// Takes no further request.
+    pub fn stop(&mut self) {
+        self.accepts = false;
+        self.life.close();
+        match &self.service {
+            Service::Layer(..) => {}
+            #[cfg(feature = "gateway")]
+            Service::Gateway(gateway) => gateway.stop(),
+        }
+    }
+}
+
+impl Service {
+    fn boot(stage: &Stage, life: &Life, first_owner: u64) -> (Self, Drain) {
+        #[cfg(feature = "gateway")]
+        if stage.options().is_gateway
+            && let Ok(gateway) = super::gateway::boot(stage, life, first_owner)
+        {
+            let drain = gateway.drain();
+            return (Self::Gateway(gateway), drain);
+        }
         let options = stage.options();
         let rules = Arc::new(Mutex::new(policy(options, 0)));
         let current = Arc::clone(&rules);
-        let owners = stage.chance(&[30, gateway.into(), epoch.into()]).next();
         let layer = IdempotencyLayer::new(SimStore::new(stage, Asker::Layer(life.clone())))
             .store_timeout(Duration::from_millis(options.store_timeout_ms))
-            .owners_from(owners)
+            .owners_from(first_owner)
             .settle_max(Duration::from_millis(options.settle_max_ms))
             .policy_by(move |_| Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner)))
             .scope(|parts| {
                 let name = parts.headers.get(SCOPE)?;
-                Some(Scope::of([("sim", name.as_bytes())]))
+                Some(Scope::of([(SCOPE, name.as_bytes())]))
             })
             .waiters_max(4, 8)
             .by_upstream(true)
             .trust_outcome_header(true);
         let drain = layer.drain();
         let service = layer.layer(Upstream { stage: stage.clone(), life: life.clone() });
-        let upkeep = upkeep(stage, &life);
-        Self { life, service, drain, accepts: true, rules, _upkeep: upkeep }
+        (Self::Layer(Box::new(service), rules), drain)
     }
 
-    /// Replaces the rules while requests run.
-    pub fn reload(&self, options: &Options, number: u64) {
-        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = policy(options, number);
+    /// Answers a request. None if the connection breaks.
+    pub async fn answer(self, request: Request<Full<Bytes>>) -> Option<(response::Parts, Bytes)> {
+        match self {
+            Self::Layer(mut service, _) => {
+                let (parts, body) = service.call(request).await.ok()?.into_parts();
+                Some((parts, body.collect().await.ok()?.to_bytes()))
+            }
+            #[cfg(feature = "gateway")]
+            Self::Gateway(gateway) => {
+                let (parts, mut body) = super::gateway::ask(gateway, request).await?.into_parts();
+                Some((parts, (&mut body.body).collect().await.ok()?.to_bytes()))
+            }
+        }
     }
 }
 

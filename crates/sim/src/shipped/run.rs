@@ -74,7 +74,8 @@ impl Plan {
         let mut report = Report::default();
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
-                let (sender, next) = (sender.clone(), &next);
+                let sender = sender.clone();
+                let next = &next;
                 scope.spawn(move || self.work(next, &sender));
             }
             drop(sender);

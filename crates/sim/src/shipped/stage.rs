@@ -218,12 +218,13 @@ impl State {
 /// What two final answers of one request may differ in, by the project's own page; not taken from
 /// its code.
 fn may_differ(name: &str) -> bool {
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 15] = [
         "date",
         "age",
         "content-length",
         "set-cookie",
         "connection",
+        "transfer-encoding",
         "x-hop",
         "retry-after",
         "traceparent",
@@ -248,7 +249,7 @@ pub fn scope_name(key: u8) -> String {
 }
 
 fn scope(key: u8) -> Scope {
-    Scope::of([("sim", scope_name(key).as_bytes())])
+    Scope::of([(SCOPE, scope_name(key).as_bytes())])
 }
 
 impl Life {
@@ -297,6 +298,12 @@ impl Life {
 
     pub fn is_cut_off(&self, stage: &Stage) -> bool {
         stage.now_ms() < self.inner.cut_off_until.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing enters or leaves the process now.
+    #[cfg(feature = "gateway")]
+    pub fn stands_still(&self, stage: &Stage) -> bool {
+        self.is_dead() || stage.now_ms() < self.inner.paused_until.load(Ordering::Relaxed)
     }
 
     /// Where something enters or leaves the process: it waits while the process stands still, and

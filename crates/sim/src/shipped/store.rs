@@ -88,13 +88,15 @@ impl SimStore {
         if !fate.arrives {
             return answer;
         }
-        let (store, request) = (self.clone(), request.clone());
+        let store = self.clone();
+        let request = request.clone();
         let &Fate { out_ms, back_ms, again_after_ms, .. } = fate;
         tokio::spawn(async move {
             store.stage.sleep(out_ms).await;
             let stamped = store.stage.with(|state| apply(state, &request, &store.asker));
             if let Some(ms) = again_after_ms {
-                let (store, request) = (store.clone(), request.clone());
+                let store = store.clone();
+                let request = request.clone();
                 tokio::spawn(async move {
                     store.stage.sleep(ms).await;
                     store.stage.with(|state| apply(state, &request, &store.asker));

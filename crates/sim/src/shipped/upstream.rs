@@ -29,6 +29,10 @@ use crate::history::{NONE, SaidSo, What};
 /// holds it is not kept, and the checker could not know which it was.
 const PIECE_MS_MAX: u64 = 4_000;
 
+/// A reload changes how long a gateway waits, by less than this.
+#[cfg(feature = "gateway")]
+const UNCLEAR_MS: u64 = 200;
+
 /// The service that the layer wraps.
 #[derive(Clone)]
 pub struct Upstream {
@@ -119,13 +123,36 @@ impl Upstream {
         Ok(answer(exec, plan))
     }
 
+    /// The same for a request that leaves the process as bytes: whoever takes it can only be an upstream.
+    #[cfg(feature = "gateway")]
+    pub fn send_over_wire(&self, conn: u16, fence: Option<u32>) -> (u16, Plan) {
+        let exec = self.stage.with(|state| state.execs.len() as u16);
+        let drawn = self.plan(exec, fence);
+        // A pause that is as long as a gateway waits would be either.
+        let silence = self.silence_ms();
+        let is_unclear = drawn.piece_ms.abs_diff(silence) < UNCLEAR_MS;
+        let piece_ms = if is_unclear { silence - UNCLEAR_MS } else { drawn.piece_ms };
+        let plan = Plan { handler: Handler::Proxy, says: Says::Header, piece_ms, ..drawn };
+        self.note_sent(conn, fence, plan)
+    }
+
+    /// How long a gateway waits for the next piece of an answer; after that the answer has broken off.
+    #[cfg(feature = "gateway")]
+    pub fn silence_ms(&self) -> u64 {
+        self.stage.options().upstream_timeout_ms
+    }
+
     /// Notes an execution, and draws what becomes of it.
     fn send(&self, conn: u16, fence: Option<u32>) -> (u16, Plan) {
         let exec = self.stage.with(|state| state.execs.len() as u16);
-        let plan = self.plan(exec, fence);
+        self.note_sent(conn, fence, self.plan(exec, fence))
+    }
+
+    fn note_sent(&self, conn: u16, fence: Option<u32>, plan: Plan) -> (u16, Plan) {
         let Life { gateway, epoch, .. } = self.life;
-        self.stage.with(|state| {
+        let exec = self.stage.with(|state| {
             let (key, print) = state.conn(conn).map_or((0, 0), |conn| (conn.key, conn.print));
+            let exec = state.execs.len() as u16;
             state.execs.push(Execution { key, fence, plan, took_effect: false, settled: None });
             state.record(match fence {
                 Some(fence) if plan.handler == Handler::Refuses => {
@@ -134,6 +161,7 @@ impl Upstream {
                 Some(fence) => What::Sent { conn, key, fence, gateway, epoch },
                 None => What::RanOpen { exec, conn, key, print, gateway, epoch },
             });
+            exec
         });
         (exec, plan)
     }
@@ -214,21 +242,26 @@ impl Upstream {
         }
     }
 
+    /// The upstream works on a request, from its arrival to its answer. False if it does not take it.
+    pub async fn work(&self, exec: u16, plan: Plan) -> bool {
+        self.stage.sleep(plan.way_ms).await;
+        if !self.arrive(exec) {
+            return false;
+        }
+        self.stage.sleep(plan.work_ms).await;
+        self.take_effect(exec, plan);
+        self.stage.sleep(plan.rest_ms).await;
+        self.reply(exec, plan);
+        true
+    }
+
     /// Sends a message to the upstream and waits for its answer. It may break off, or not come in time.
     async fn ask_upstream(&self, exec: u16, plan: Plan) -> Result<(), Failed> {
         let (reply, answer) = oneshot::channel();
         if plan.arrives {
             let this = self.clone();
             tokio::spawn(async move {
-                this.stage.sleep(plan.way_ms).await;
-                if !this.arrive(exec) {
-                    return;
-                }
-                this.stage.sleep(plan.work_ms).await;
-                this.take_effect(exec, plan);
-                this.stage.sleep(plan.rest_ms).await;
-                this.reply(exec, plan);
-                if plan.answers {
+                if this.work(exec, plan).await && plan.answers {
                     // The process may be gone.
                     let _ = reply.send(());
                 }

@@ -23,6 +23,7 @@ const HELP: &str = "\
 cargo xtask test                    every test there is; the last line is the count
 cargo xtask tidy                    the house: who uses whom, and what a compiler does not see
 cargo xtask release-check           each feature alone, packages, licences: what takes too long for every change
+cargo xtask api                     what users can name, written to api/ for the release check to compare
 cargo xtask mutants [NAME…]         shipped code broken on purpose: does anything notice? (most of an hour)
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["test"] => test::run(),
         ["release-check"] => release::run(),
+        ["api"] => release::api::write().map(|()| ExitCode::SUCCESS),
         ["tidy"] => tidy::run(),
         ["vectors", path] => vectors::run(path.as_ref()),
         ["bench", rest @ ..] => bench::run(rest),

@@ -62,7 +62,9 @@ pub(crate) fn run(path: &Path) -> Result<ExitCode, Error> {
 }
 
 fn row(file: &str, counts: &Counts) {
-    let (held, policy, beside) = (counts.held, counts.refused_by_policy, counts.beside);
+    let held = counts.held;
+    let policy = counts.refused_by_policy;
+    let beside = counts.beside;
     println!("{file:<44} {held:>7} {policy:>7} {beside:>7} {:>7}", counts.missed.len());
 }
 

@@ -27,7 +27,8 @@ impl Cable {
         let counter = lost.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (seen, lost) = (seen.clone(), counter.clone());
+                let seen = seen.clone();
+                let lost = counter.clone();
                 std::thread::spawn(
                     move || while carry(&stream, gateway, &seen, &lost).is_some() {},
                 );

@@ -47,7 +47,8 @@ pub(crate) fn all() -> Result<ExitCode, Error> {
 /// Lets one client talk to a gateway and a stub of its own.
 fn meet(program: &Path, store: &Path, mut client: Command) -> Result<bool, Error> {
     let stub = Stub::start()?;
-    let (gateway, admin) = (free_address()?, free_address()?);
+    let gateway = free_address()?;
+    let admin = free_address()?;
     let _gateway = serve(program, store, gateway, admin, stub.address)?;
     let cable = Cable::start(gateway)?;
     let status = client

@@ -31,7 +31,8 @@ impl Stub {
         let counter = executed.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (begun, executed) = (begun.clone(), counter.clone());
+                let begun = begun.clone();
+                let executed = counter.clone();
                 std::thread::spawn(move || while exchange(&stream, &begun, &executed).is_some() {});
             }
         });
@@ -44,7 +45,8 @@ fn exchange(mut stream: &TcpStream, begun: &AtomicU64, executed: &AtomicU64) -> 
     let mut reader = BufReader::new(stream);
     let request = read(&mut reader)?;
     let body = if request.method == "GET" {
-        let (begun, executed) = (begun.load(Ordering::SeqCst), executed.load(Ordering::SeqCst));
+        let begun = begun.load(Ordering::SeqCst);
+        let executed = executed.load(Ordering::SeqCst);
         serde_json::json!({ "begun": begun, "executed": executed })
     } else {
         begun.fetch_add(1, Ordering::SeqCst);
@@ -64,7 +66,9 @@ fn exchange(mut stream: &TcpStream, begun: &AtomicU64, executed: &AtomicU64) -> 
 
 /// Reads a request whole.
 pub(crate) fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
-    let (mut bytes, mut key, mut length) = (Vec::new(), String::new(), 0);
+    let mut bytes = Vec::new();
+    let mut key = String::new();
+    let mut length = 0;
     reader.read_until(b'\n', &mut bytes).ok().filter(|read| *read > 0)?;
     let method = String::from_utf8_lossy(&bytes).split(' ').next()?.to_owned();
     loop {

@@ -63,7 +63,8 @@ fn one_of(text: &str) -> bool {
 /// The parts of a text between these words, as far as they do not stand in parentheses.
 fn parts<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
     let mut parts = Vec::new();
-    let (mut depth, mut begin) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut begin = 0;
     for (place, character) in text.char_indices() {
         match character {
             '(' => depth += 1,

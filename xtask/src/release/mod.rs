@@ -1,8 +1,9 @@
 //! Could it be published? What takes too long, or changes too seldom, for every change.
 //!
-//! Each feature alone, the packages that lie outside the workspace, the three crates as they would be uploaded, and the licences
-//! of everything that is built in.
+//! Each feature alone, the packages that lie outside the workspace, the three crates as they would be uploaded, what users can name,
+//! and the licences of everything that is built in.
 
+pub(crate) mod api;
 mod licences;
 
 use std::process::{Command, ExitCode};
@@ -10,7 +11,8 @@ use std::process::{Command, ExitCode};
 use crate::{Error, cargo, root};
 
 /// The features of `retrysafe`, each of which must compile alone.
-const FEATURES: [&str; 8] = ["", "layer", "axum", "disk", "postgres", "sqlx", "client", "reqwest"];
+const FEATURES: [&str; 9] =
+    ["", "layer", "axum", "disk", "postgres", "redis", "sqlx", "client", "reqwest"];
 
 /// What is published, in this order: each needs the ones before it.
 const PUBLISHED: [&str; 3] = ["retrysafe-core", "retrysafe", "retrysafe-cli"];
@@ -49,6 +51,16 @@ pub(crate) fn run() -> Result<ExitCode, Error> {
         pack.args(["--package", package]);
     }
     judge(format!("{} as they would be uploaded", PUBLISHED.join(", ")), &mut pack)?;
+    let changes = api::changes()?;
+    for change in &changes {
+        println!("{change}");
+    }
+    if !changes.is_empty() {
+        failed.push(
+            "the public declarations are not those in api/: cargo xtask api writes them anew"
+                .into(),
+        );
+    }
     let unknown = licences::unknown()?;
     for (package, licence) in &unknown {
         println!("{package}: the licence {licence:?} is not among those that are permitted");

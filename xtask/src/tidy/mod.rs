@@ -10,7 +10,7 @@ mod debts;
 mod graph;
 mod names;
 mod rules;
-mod source;
+pub(crate) mod source;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

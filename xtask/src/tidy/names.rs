@@ -1,6 +1,6 @@
 //! How do the names read? Counts what a reader trips over; a count is information, not a complaint.
 //!
-//! A name of one word is rarely enough for a reader who jumps in from a stack trace, and a name that two
+//! What a trait demands of its implementations has no name of ours. A name of one word is rarely enough for a reader who jumps in from a stack trace, and a name that two
 //! types share is worse. `match` on a boolean hides an `if`, and a tuple that is taken apart at once hides two lines.
 
 use std::collections::BTreeMap;
@@ -21,9 +21,19 @@ pub(crate) struct NameCounts {
 
 impl NameCounts {
     pub(crate) fn read(&mut self, file: &SourceFile) {
-        for line in file.code.lines().map(str::trim) {
+        // The indent of the `impl` of a trait that the line is in.
+        let mut of_trait = None;
+        for whole in file.code.lines() {
+            let line = whole.trim();
+            let indent = whole.len() - whole.trim_start().len();
+            if line.starts_with("impl") && line.contains(" for ") {
+                of_trait = Some(indent);
+            }
+            if line == "}" && of_trait == Some(indent) {
+                of_trait = None;
+            }
             let words: Vec<&str> = line.split_whitespace().collect();
-            for pair in words.windows(2) {
+            for pair in words.windows(2).filter(|_| of_trait.is_none()) {
                 match *pair {
                     ["struct" | "enum" | "trait" | "type", name] => self.note_type(name),
                     ["fn", name] => self.note_function(name),
@@ -104,5 +114,15 @@ mod tests {
         assert!(shown.contains(" 50 % of 2 functions"), "{shown}");
         assert!(shown.contains("  1 times a match on a boolean"), "{shown}");
         assert!(shown.contains("  1 times a tuple made"), "{shown}");
+    }
+
+    #[test]
+    fn what_a_trait_demands_is_not_counted() {
+        let code = "impl Service for Proxy {\n    type Response = u8;\n    fn call() {\n        if x {\n        }\n    }\n}\nfn run_it() {}\n";
+        let mut counts = NameCounts::default();
+        counts.read(&SourceFile::new(Path::new("src/x.rs"), Vec::new(), code.to_owned()));
+        let shown = counts.to_string();
+        assert!(shown.contains(" of 0 types"), "{shown}");
+        assert!(shown.contains("  0 % of 1 functions"), "{shown}");
     }
 }

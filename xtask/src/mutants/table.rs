@@ -442,6 +442,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Test(LAYER, "a_limit_of_new_keys_does_not_close_an_open_route"),
     },
     Mutant {
+        name: "layer-late-answer-not-read",
+        file: "crates/retrysafe/src/layer/read_answer.rs",
+        old: "held_until.max(attempt.deadline())",
+        new: "attempt.deadline()",
+        breaks: "an answer that comes after lease_max loses its body",
+        caught: Test(LAYER, "a_late_answer_is_kept_although_its_bytes_come_after_its_head"),
+    },
+    Mutant {
         name: "disk-draft-outlives-its-batch",
         file: "crates/retrysafe/src/stores/disk/append.rs",
         old: "flushed.map_err(|_| no_room())?;",

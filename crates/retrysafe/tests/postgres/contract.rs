@@ -50,9 +50,9 @@ async fn a_first_request_executes_and_its_retry_is_replayed() {
 /// More rows than one page of a search looks at, with ids that come before any other.
 pub(crate) const MANY: &str =
     "INSERT INTO retrysafe.record (id, request, created_at, keep_until, lease_until,
-    version, fence, since, seal, state, expires_at, detail, timeline)
+    sweep_at, version, fence, since, seal, state, expires_at, detail, timeline)
     SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), '\\x01'::bytea || sha256(int4send(n)), 1,
-    9000000000000000000, 1, nextval('retrysafe.version'), 1, 1, 0, 2, 9000000000000000000, '', ''
+    9000000000000000000, 1, 1, nextval('retrysafe.version'), 1, 1, 0, 2, 9000000000000000000, '', ''
     FROM generate_series(1, 60000) n";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -243,7 +243,7 @@ async fn a_server_that_cannot_keep_the_promise_is_refused_with_the_reason() {
     assert!(told.contains("unlogged") && told.contains("record"), "{told}");
 
     let url = database().await;
-    sql(&url, "UPDATE retrysafe.migration SET number = 99, oldest = 99").await;
+    sql(&url, "INSERT INTO retrysafe.migration (number, oldest) VALUES (99, 99)").await;
     let told = refusal(&url).await;
     assert!(told.contains("99"), "{told}");
 

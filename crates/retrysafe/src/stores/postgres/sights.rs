@@ -109,8 +109,9 @@ impl PostgresStore {
             self.read_page(include_str!("sql/scan.sql"), from, &query, &conditions).await?;
         let is_sweep = query.filter == Filter { lease_over: true, ..Filter::default() };
         if is_sweep && is_whole && query.after.is_none() {
-            let first = answer.first_lease.map(|ended| ended.saturating_sub(1));
-            floor.set(first.unwrap_or_else(|| ms(answer.page.now)));
+            let first = answer.first_lease.unwrap_or_else(|| ms(answer.page.now));
+            // What is written in this very millisecond may end in it.
+            floor.set(first.saturating_sub(1), ms(answer.page.now));
         }
         let last = answer.last_id.map(|id| id.as_bytes().to_vec());
         answer.page.value.next = if is_whole { end } else { last }.map(Cursor);
@@ -214,7 +215,7 @@ struct Answer {
 ///
 /// The index over the leases holds settled records too: a settle that touched it would cost more than
 /// this. So a sweep begins where the last one found nothing. Once in a while it begins at the
-/// beginning, for a transaction that has committed late or a clock that was set back.
+/// beginning, for a transaction that has committed late.
 #[derive(Default)]
 pub(super) struct SweepFloor(Mutex<Option<(i64, Instant)>>);
 
@@ -230,9 +231,14 @@ impl SweepFloor {
         floor.map_or(i64::MIN, |(until, _)| until)
     }
 
-    fn set(&self, until: i64) {
+    fn set(&self, until: i64, now: i64) {
         let mut floor = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = floor.map_or_else(Instant::now, |(_, since)| since);
-        *floor = Some((until, since));
+        let since = match *floor {
+            // The clock was set back: leases may have begun and ended below the floor since.
+            Some((before, _)) if before > now => None,
+            Some((_, since)) => Some(since),
+            None => Some(Instant::now()),
+        };
+        *floor = since.map(|since| (until, since));
     }
 }

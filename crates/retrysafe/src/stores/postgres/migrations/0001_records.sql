@@ -28,11 +28,15 @@ CREATE TABLE retrysafe.record (
     keep_until    bigint   NOT NULL,
     -- When the lease ends, or has ended before the record was settled.
     lease_until   bigint   NOT NULL,
+    -- When the sweeper is to look at the record: at the end of its lease, or at once where a renewal
+    -- has ended the lease in the past. So it is never earlier than the write that has set it, and a
+    -- sweeper that has looked at everything up to a moment need not look there again.
+    sweep_at      bigint   NOT NULL,
     version       bigint   NOT NULL,
     fence         bigint   NOT NULL,
     -- Begun, settled or in doubt since.
     since         bigint   NOT NULL,
-    -- By retrysafe.seal, over everything but keep_until and moments.
+    -- By retrysafe.seal, over everything but keep_until, sweep_at and moments.
     seal          bigint   NOT NULL,
     -- How many things have happened; the timeline holds the first and the last of them.
     moments       integer  NOT NULL DEFAULT 1,
@@ -63,7 +67,7 @@ CREATE TABLE retrysafe.record (
 -- Bodies are not compressed: that would take longer than all the rest of a settle.
 ALTER TABLE retrysafe.record ALTER COLUMN body SET STORAGE EXTERNAL;
 
-CREATE INDEX record_lease_until ON retrysafe.record (lease_until);
+CREATE INDEX record_sweep_at ON retrysafe.record (sweep_at);
 CREATE INDEX record_keep_until ON retrysafe.record (keep_until);
 -- What nobody knows is few and is asked for every few seconds. The condition is not on the state:
 -- a settle changes that.
@@ -249,10 +253,10 @@ BEGIN
     WITH clock AS MATERIALIZED (
         SELECT retrysafe.now_ms() AS t
     ), begun AS (
-        INSERT INTO retrysafe.record AS r (id, request, created_at, keep_until, lease_until, version,
-            fence, since, seal, state, detail, timeline)
-        SELECT f.id, f.request, f.t, retrysafe.later(f.t, f.ttl_ms), f.until, f.version, f.version,
-            f.t, retrysafe.seal(f.sum, f.version, f.version, f.t, f.t, f.until, f.version, f.t),
+        INSERT INTO retrysafe.record AS r (id, request, created_at, keep_until, lease_until, sweep_at,
+            version, fence, since, seal, state, detail, timeline)
+        SELECT f.id, f.request, f.t, retrysafe.later(f.t, f.ttl_ms), f.until, f.until, f.version,
+            f.version, f.t, retrysafe.seal(f.sum, f.version, f.version, f.t, f.t, f.until, f.version, f.t),
             0::smallint, f.detail, f.timeline || int8send(f.version) || int8send(f.t)
         FROM (
             SELECT n.*, c.t, retrysafe.later(c.t, n.lease_ms) AS until,
@@ -267,6 +271,7 @@ BEGIN
         SET version = f.version, fence = f.fence, since = f.t, state = f.state,
             moments = r.moments + 1,
             lease_until = CASE WHEN f.state = 0 THEN f.until ELSE r.lease_until END,
+            sweep_at = CASE WHEN f.state = 0 THEN f.until ELSE r.sweep_at END,
             keep_until = CASE WHEN f.state = 0 THEN r.keep_until ELSE least(r.keep_until, f.until) END,
             expires_at = CASE WHEN f.state <> 0 THEN f.until END,
             unknown_since = NULL,
@@ -328,6 +333,7 @@ BEGIN
         SET version = f.version, fence = f.fence, since = f.since, state = f.state,
             moments = r.moments + CASE WHEN f.is_told THEN 1 ELSE 0 END,
             lease_until = CASE WHEN f.state = 0 THEN f.until ELSE r.lease_until END,
+            sweep_at = CASE WHEN f.state = 0 THEN greatest(f.until, t) ELSE r.sweep_at END,
             keep_until = CASE WHEN f.state IN (1, 2) THEN f.until ELSE r.keep_until END,
             expires_at = CASE WHEN f.state IN (1, 2) THEN f.until END,
             unknown_since = CASE WHEN f.state = 3 THEN f.since END,

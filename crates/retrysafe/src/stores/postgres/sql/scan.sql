@@ -6,7 +6,7 @@ page AS MATERIALIZED (
         -- What is unknown has an index of its own.
         AND ($4::smallint IS DISTINCT FROM 3 OR r.unknown_since IS NOT NULL)
         AND (NOT $5::boolean OR r.state = 0 AND r.lease_until <= c.now_ms
-            AND r.lease_until > $6::bigint)
+            AND r.sweep_at <= c.now_ms AND r.sweep_at > $6::bigint)
         -- The texts may also stand elsewhere in the request: whoever asked looks at what is found.
         AND ($7::bytea IS NULL OR position($7 IN r.request) > 0)
         AND ($8::bytea IS NULL OR position($8 IN r.request) > 0)

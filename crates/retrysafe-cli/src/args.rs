@@ -312,9 +312,12 @@ pub(crate) enum StoreCommand {
     Migrate {
         #[command(flatten)]
         store: StoreArgs,
-        /// Write the SQL that does it to standard output, for an empty database, and change nothing.
+        /// Write the SQL that does it to standard output, and change nothing.
         #[arg(long)]
         print: bool,
+        /// With --print: the version of the schema that is there already.
+        #[arg(long, value_name = "VERSION", default_value_t = 0, requires = "print")]
+        from: u32,
     },
     /// Say that a Redis may be trusted: once for a new one, and again to end a quarantine because
     /// nothing was lost.

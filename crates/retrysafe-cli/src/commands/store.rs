@@ -34,8 +34,9 @@ pub(crate) async fn run(
     variables: &BTreeMap<String, String>,
 ) -> Result<(), Failure> {
     match command {
-        StoreCommand::Migrate { store: StoreArgs { configured, clock, json }, print } => {
+        StoreCommand::Migrate { store: StoreArgs { configured, clock, json }, print, from } => {
             let url = url(configured.flags(), variables)?;
+            let print = print.then_some(from);
             migrate(&url, clock.wall_clock(), print, json).await
         }
         StoreCommand::Doctor(StoreArgs { configured, json, .. }) => {
@@ -76,25 +77,31 @@ fn url(flags: Flags, variables: &BTreeMap<String, String>) -> Result<StoreUrl, F
 async fn migrate(
     url: &StoreUrl,
     clock: WallClock,
-    print: bool,
+    print: Option<u32>,
     as_json: bool,
 ) -> Result<(), Failure> {
     match (url, print) {
-        (StoreUrl::Postgres(_) | StoreUrl::Tiered(_), true) => {
-            output::say(&postgres::script());
+        (StoreUrl::Postgres(_) | StoreUrl::Tiered(_), Some(from)) => {
+            let Some(script) = postgres::script_from(from) else {
+                let newest = postgres::SCHEMA_VERSION;
+                return Err(
+                    format!("the schema has no version {from}; the newest is {newest}").into()
+                );
+            };
+            output::say(&script);
             return Ok(());
         }
-        (StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_), true) => {
+        (StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_), Some(_)) => {
             return Err("only a PostgreSQL store is made by SQL that could be printed".into());
         }
-        (StoreUrl::Postgres(url), false) => {
+        (StoreUrl::Postgres(url), None) => {
             postgres::migrate(url).await?;
         }
-        (StoreUrl::Tiered(url), false) => {
+        (StoreUrl::Tiered(url), None) => {
             postgres::migrate(&url.decide).await?;
         }
         // Opening a store makes it if it is not there, and refuses one of another version.
-        (StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_), false) => {
+        (StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_), None) => {
             drop(AnyStore::open_by_clock(url, clock).await?);
         }
     }

@@ -15,7 +15,7 @@ use retrysafe::core::record::{About, Answer, Outcome};
 use retrysafe::core::response::StoredResponse;
 use retrysafe::core::store::{Query, Store as _};
 use retrysafe::core::{Key, Scope};
-use retrysafe::stores::postgres::{PostgresStore, migrate, script};
+use retrysafe::stores::postgres::{PostgresStore, SCHEMA_VERSION, migrate, script, script_from};
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -87,7 +87,8 @@ async fn with_migrate_off_the_schema_is_left_alone() {
     let told = refusal(&off).await;
     assert!(told.contains("the schema is at 0") && told.contains("store migrate"), "{told}");
     assert!(!has_schema(&url).await, "nothing was made");
-    assert_eq!(migrate(&off.parse().unwrap()).await.unwrap(), 1, "asked for by name, it is done");
+    let steps = migrate(&off.parse().unwrap()).await.unwrap();
+    assert_eq!(steps, SCHEMA_VERSION as usize, "asked for by name, it is done");
     execute(&Engine::new(PostgresStore::connect(&off).await.unwrap()), "k").await;
 }
 
@@ -104,7 +105,8 @@ async fn many_that_start_at_once_make_the_schema_once() {
         let store = start.await.unwrap().unwrap_or_else(|error| panic!("start {n}: {error}"));
         execute(&Engine::new(store), &format!("k{n}")).await;
     }
-    assert_eq!(number(&url, "SELECT count(*) FROM retrysafe.migration").await, 1);
+    let steps = number(&url, "SELECT count(*) FROM retrysafe.migration").await;
+    assert_eq!(steps, i64::from(SCHEMA_VERSION));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,6 +115,43 @@ async fn the_script_makes_the_same_schema() {
     sql(&url, &script()).await;
     assert_eq!(migrate(&url.parse().unwrap()).await.unwrap(), 0, "nothing is left to do");
     execute(&Engine::new(PostgresStore::connect(&url).await.unwrap()), "k").await;
+}
+
+/// A schema that an older program has made and used, brought up to date by this one or by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_of_any_version_is_brought_up_to_date_with_its_records() {
+    assert_eq!(script_from(SCHEMA_VERSION + 1), None);
+    for from in 1..SCHEMA_VERSION {
+        for by_hand in [false, true] {
+            let url = empty().await;
+            sql(&url, &script_up_to(from)).await;
+            let told = refusal(&format!("{url}?migrate=off")).await;
+            assert!(told.contains(&format!("the schema is at {from}")), "{told}");
+            if by_hand {
+                let rest = script_from(from).unwrap();
+                let wrong = script_from(from - 1).unwrap();
+                assert!(
+                    client(&url).await.batch_execute(&wrong).await.is_err(),
+                    "of another version"
+                );
+                sql(&url, &rest).await;
+                assert!(client(&url).await.batch_execute(&rest).await.is_err(), "a second time");
+            } else {
+                let steps = migrate(&url.parse().unwrap()).await.unwrap();
+                assert_eq!(steps, (SCHEMA_VERSION - from) as usize);
+            }
+            execute(&Engine::new(PostgresStore::connect(&url).await.unwrap()), "k").await;
+        }
+    }
+}
+
+/// The steps up to this version: what the whole script has before the later ones.
+fn script_up_to(version: u32) -> String {
+    let whole = script();
+    let rest = script_from(version).unwrap();
+    let first_of_rest = rest.split("END $$;\n").nth(1).unwrap();
+    let (steps, _) = whole.split_once(first_of_rest).unwrap();
+    format!("{steps}COMMIT;\n")
 }
 
 /// The documentation says which rights a role needs that may create nothing.

@@ -35,21 +35,48 @@ CREATE TABLE IF NOT EXISTS retrysafe.migration (
 );
 ";
 
+/// The version of the schema that this program makes.
+pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
+
 /// The newest schema that this program knows.
 pub(super) fn newest() -> i32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
 }
 
-/// All steps as one script, for whoever prefers their own tool: apply it once, to an empty database.
+/// All steps as one script, for whoever prefers their own tool. It refuses a database that has some of
+/// them already.
 pub fn script() -> String {
-    let mut script = format!("BEGIN;\n{PRELUDE}\n");
-    for Migration { number, oldest, sql } in MIGRATIONS {
-        script.push_str(&format!(
+    script_of(0, MIGRATIONS)
+}
+
+/// The steps that come after version `from` of the schema, as a script. None if there is no such
+/// version. The script refuses a schema that is at another one.
+pub fn script_from(from: u32) -> Option<String> {
+    let steps = MIGRATIONS.get(usize::try_from(from).ok()?..)?;
+    Some(script_of(from, steps))
+}
+
+fn script_of(from: u32, steps: &[Migration]) -> String {
+    let check = format!(
+        "DO $$ BEGIN
+    IF (SELECT coalesce(max(number), 0) FROM retrysafe.migration) <> {from} THEN
+        RAISE EXCEPTION 'retrysafe: this script is for a schema at version {from}';
+    END IF;
+END $$;
+"
+    );
+    let steps: String = steps.iter().map(Migration::step).collect();
+    format!("BEGIN;\n{PRELUDE}\n{check}{steps}COMMIT;\n")
+}
+
+impl Migration {
+    /// The step, and the line that says that it was taken.
+    fn step(&self) -> String {
+        let Self { number, oldest, sql } = self;
+        format!(
             "{sql}\nINSERT INTO retrysafe.migration (number, oldest) VALUES ({number}, {oldest});\n"
-        ));
+        )
     }
-    script.push_str("COMMIT;\n");
-    script
 }
 
 /// Brings the schema up to date, and says how many steps that took.
@@ -73,11 +100,8 @@ pub(super) async fn apply(wire: &Wire) -> Result<usize, ConnectError> {
             return Err(error);
         }
     };
-    for Migration { number, oldest, sql } in steps {
-        let step = format!(
-            "{sql}\nINSERT INTO retrysafe.migration (number, oldest) VALUES ({number}, {oldest});"
-        );
-        if let Err(error) = wire.client.batch_execute(&step).await {
+    for migration in steps {
+        if let Err(error) = wire.client.batch_execute(&migration.step()).await {
             let _ = wire.client.batch_execute("ROLLBACK").await;
             return Err(failed(error));
         }
@@ -103,14 +127,14 @@ async fn applied(wire: &Wire) -> Result<(i32, i32), ConnectError> {
 }
 
 fn compatible(applied: i32, oldest: i32) -> Result<(), ConnectError> {
-    match oldest > newest() {
-        true => Err(ConnectError::new(format!(
+    if oldest > newest() {
+        return Err(ConnectError::new(format!(
             "the schema is at {applied}, which programs older than {oldest} cannot read; this one is \
              at {}. Use a newer retrysafe",
             newest()
-        ))),
-        false => Ok(()),
+        )));
     }
+    Ok(())
 }
 
 /// Makes sure that the schema is one this program can work with.

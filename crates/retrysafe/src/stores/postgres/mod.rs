@@ -67,7 +67,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use fault::ConnectError;
-pub use migrate::{migrate, script};
+pub use migrate::{SCHEMA_VERSION, migrate, script, script_from};
 pub use settings::{Expiry, PostgresUrl};
 
 use connect::{Identity, Wire};

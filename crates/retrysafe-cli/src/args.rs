@@ -319,8 +319,8 @@ pub(crate) enum StoreCommand {
         #[arg(long, value_name = "VERSION", default_value_t = 0, requires = "print")]
         from: u32,
     },
-    /// Say that a Redis may be trusted: once for a new one, and again to end a quarantine because
-    /// nothing was lost.
+    /// Say that a Redis may be trusted, once for a new one; or that a server has lost nothing, to end
+    /// the quarantine of a Redis or of a PostgreSQL.
     Init {
         #[command(flatten)]
         configured: Configured,

@@ -5,24 +5,24 @@ use std::borrow::Cow;
 use retrysafe::stores::any::{AnyStore, StoreUrl};
 use retrysafe::stores::disk::Durability;
 
-/// How safe they are there, for people. A Redis says itself what it promises.
+/// How safe they are there, for people. A server says itself what it promises.
 pub(crate) fn durability(url: &StoreUrl, store: &AnyStore) -> Cow<'static, str> {
-    if let AnyStore::Redis(redis) = store {
-        return redis.durability().into();
+    match store {
+        AnyStore::Memory(_) => {
+            "no: a restart forgets everything, and retries across it run again".into()
+        }
+        AnyStore::Disk(_) => match url {
+            StoreUrl::Disk { durability: Durability::Process, .. } => {
+                "only across a crash of the process, not of the machine".into()
+            }
+            StoreUrl::Disk { durability: Durability::Full, .. }
+            | StoreUrl::Memory
+            | StoreUrl::Postgres(_)
+            | StoreUrl::Redis(_)
+            | StoreUrl::Tiered(_) => "yes: every answer is flushed before it leaves".into(),
+        },
+        AnyStore::Postgres(postgres) => format!("yes: {}", postgres.durability()).into(),
+        AnyStore::Tiered(tiered) => format!("yes: {}", tiered.durability()).into(),
+        AnyStore::Redis(redis) => redis.durability().into(),
     }
-    match url {
-        StoreUrl::Memory => "no: a restart forgets everything, and retries across it run again",
-        StoreUrl::Disk { durability: Durability::Process, .. } => {
-            "only across a crash of the process, not of the machine"
-        }
-        StoreUrl::Disk { durability: Durability::Full, .. } => {
-            "yes: every answer is flushed before it leaves"
-        }
-        StoreUrl::Tiered(_) => {
-            "yes: every answer is committed to PostgreSQL before it leaves; Redis serves copies"
-        }
-        StoreUrl::Postgres(_) => "yes: every answer is committed before it leaves",
-        StoreUrl::Redis(_) => "as this Redis is configured",
-    }
-    .into()
 }

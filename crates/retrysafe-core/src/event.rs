@@ -134,9 +134,9 @@ metrics! {
     STORE_RECORDS = Gauge "retrysafe_store_records" [];
     /// Bytes that the store takes up: on the disk, in the database, in memory.
     STORE_BYTES = Gauge "retrysafe_store_bytes" [];
-    /// How often a Redis was found to be another server, or to have lost acknowledged writes.
+    /// How often a Redis or a PostgreSQL was found to be another server that may have lost acknowledged writes.
     STORE_CHANGED = Counter "retrysafe_store_changed_total" [];
-    /// Until when such a Redis grants nothing new, in seconds since 1970; it may be in the past.
+    /// Until when such a server grants nothing new, in seconds since 1970; it may be in the past.
     STORE_HELD_UNTIL = Gauge "retrysafe_store_held_until_seconds" [];
     /// Expired records deleted.
     REAPED = Counter "retrysafe_reaped_total" [];

@@ -239,21 +239,19 @@ impl<S: Store> Store for Arc<S> {
 /// and the application's own data are committed together or not at all.
 ///
 /// `_in` marks what joins the caller's transaction. Nothing of it holds before that is committed.
-pub trait Transactional: Store {
-    /// The application's transaction.
-    type Transaction: Send;
-
+/// `T` is that transaction: a store may know those of several drivers.
+pub trait Transactional<T: Send>: Store {
     /// As [`Store::insert`].
     fn insert_in(
         &self,
-        tx: &mut Self::Transaction,
+        tx: &mut T,
         first: First,
     ) -> impl Future<Output = Result<Stamped<Inserted>, StoreError>> + Send;
 
     /// As [`Store::swap`].
     fn swap_in(
         &self,
-        tx: &mut Self::Transaction,
+        tx: &mut T,
         from: Record,
         write: Write,
     ) -> impl Future<Output = Result<Stamped<Swapped>, StoreError>> + Send;
@@ -264,14 +262,14 @@ pub trait Transactional: Store {
     /// It fails if the fence was lost, and inside a savepoint, with which it would be undone.
     fn guard_in(
         &self,
-        tx: &mut Self::Transaction,
+        tx: &mut T,
         id: Id,
         fence: Fence,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Makes the transaction fail: whatever was done in it can only be rolled back from here on, or
     /// back to a savepoint.
-    fn refuse_in(&self, tx: &mut Self::Transaction, why: &str) -> impl Future<Output = ()> + Send;
+    fn refuse_in(&self, tx: &mut T, why: &str) -> impl Future<Output = ()> + Send;
 }
 
 /// An answer of a store, with its clock's reading at the moment of the answer.

@@ -5,8 +5,8 @@
 //! | `layer` | [`layer`], [`upkeep`] | any tower service |
 //! | `axum` | the same, and an extractor | axum handlers |
 //! | `disk` | `stores::disk` | a durable store on one machine |
-//! | `postgres` | `stores::postgres` | a durable store for many processes |
-//! | `sqlx` | the same, in the application's own transaction | handlers that write to PostgreSQL |
+//! | `postgres` | `stores::postgres` | a durable store for many processes, also in a transaction of `tokio-postgres` |
+//! | `sqlx` | the same, in a transaction of `sqlx` | handlers that write to PostgreSQL |
 //! | `sqlx` and `axum` | `transactions` | handlers that are given that transaction |
 //! | `client` | `client` | callers of such APIs |
 //! | `reqwest` | `client::reqwest` | callers that use reqwest |

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use retrysafe::stores::any::{AnyStore, StoreUrl, WallClock};
 use retrysafe::stores::disk::{DiskOptions, salvage};
-use retrysafe::stores::postgres::{self, PostgresStore};
-use retrysafe::stores::redis::{RedisStore, Trust};
+use retrysafe::stores::postgres::{self, PostgresStore, PostgresUrl};
+use retrysafe::stores::quarantine::Trust;
+use retrysafe::stores::redis::RedisStore;
 use retrysafe_core::Engine;
 use retrysafe_core::store::{PAGE_MAX, Query, Store};
 use retrysafe_core::units::show_duration;
@@ -109,13 +111,22 @@ async fn migrate(
     Ok(())
 }
 
-/// Says that a Redis may be trusted. No other store can lose everything and look like a new one.
+/// Says how far a server may be trusted that may have lost records.
 async fn init(url: StoreUrl, trust: Trust, as_json: bool) -> Result<(), Failure> {
-    let StoreUrl::Redis(url) = url else {
-        return Err("only a Redis needs to be initialised; `store migrate` makes the others".into());
+    let quarantine = match &url {
+        StoreUrl::Memory | StoreUrl::Disk { .. } => {
+            return Err("only a Redis needs to be initialised, and only a server can be in \
+                quarantine; `store migrate` makes the others"
+                .into());
+        }
+        StoreUrl::Redis(url) => {
+            RedisStore::init(url, trust).await?;
+            url.quarantine()
+        }
+        StoreUrl::Postgres(url) => init_postgres(url, trust).await?,
+        StoreUrl::Tiered(url) => init_postgres(&url.decide, trust).await?,
     };
-    RedisStore::init(&url, trust).await?;
-    let quarantine = show_duration(url.quarantine());
+    let quarantine = show_duration(quarantine);
     let told = match trust {
         Trust::AtOnce => "initialised: new requests are executed from now on".to_owned(),
         Trust::AfterQuarantine => {
@@ -124,6 +135,15 @@ async fn init(url: StoreUrl, trust: Trust, as_json: bool) -> Result<(), Failure>
     };
     say(as_json, &told, &json!({"store": url.to_string(), "trusted": trust == Trust::AtOnce}));
     Ok(())
+}
+
+/// Gives the length of its quarantine.
+async fn init_postgres(url: &PostgresUrl, trust: Trust) -> Result<Duration, Failure> {
+    if trust == Trust::AfterQuarantine && url.quarantine().is_none() {
+        return Err("the URL says failover=continue, so there is no quarantine to begin".into());
+    }
+    PostgresStore::init(url, trust).await?;
+    Ok(url.quarantine().unwrap_or_default())
 }
 
 async fn reap(store: impl Store) -> Result<usize, Failure> {

@@ -217,7 +217,10 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     for route in routes.iter().filter(|route| !memory::is_alike(route, &defaults)) {
         wrong.extend(memory::too_large(held_bytes_max, route));
     }
-    let store = store(file, &mut wrong);
+    let store = store(file, &mut wrong).map(|store| {
+        let all = routes.iter().chain([&defaults]);
+        rules::outlasting(store, all.map(|route| route.policy.lease_max).max().unwrap_or_default())
+    });
     if let Some(store) = &store {
         wrong.extend(rules::too_large(&default_settings, store, "defaults"));
         for (at, table) in file.route.iter().enumerate() {

@@ -307,11 +307,28 @@ pub(crate) fn too_large(table: &RouteSettings, store: &StoreUrl, at: &str) -> Op
     })
 }
 
-/// What is wrong with a Redis whose quarantine ends before an execution may: after a fail-over, a
+/// A PostgreSQL whose quarantine is not given has one that no execution outlives.
+pub(crate) fn outlasting(store: StoreUrl, lease_max: Duration) -> StoreUrl {
+    match store {
+        StoreUrl::Postgres(url) => StoreUrl::Postgres(url.outlasting(lease_max)),
+        StoreUrl::Tiered(mut url) => {
+            url.decide = url.decide.outlasting(lease_max);
+            StoreUrl::Tiered(url)
+        }
+        StoreUrl::Memory | StoreUrl::Disk { .. } | StoreUrl::Redis(_) => store,
+    }
+}
+
+/// What is wrong with a server whose quarantine ends before an execution may: after a fail-over, a
 /// retry would run beside it.
 pub(crate) fn outlives_quarantine(route: &RouteRules, store: &StoreUrl) -> Option<Complaint> {
-    let StoreUrl::Redis(url) = store else { return None };
-    (url.quarantine() < route.policy.lease_max).then(|| {
+    let quarantine = match store {
+        StoreUrl::Memory | StoreUrl::Disk { .. } => return None,
+        StoreUrl::Postgres(url) => url.quarantine()?,
+        StoreUrl::Tiered(url) => url.decide.quarantine()?,
+        StoreUrl::Redis(url) => url.quarantine(),
+    };
+    (quarantine < route.policy.lease_max).then(|| {
         let lease_max = show_duration(route.policy.lease_max);
         let what = format!(
             "has a quarantine that is shorter than the lease_max of {}, {lease_max}: write \

@@ -119,6 +119,13 @@ fn everything_wrong_is_named_with_its_place() {
     }
     for (toml, part) in [
         ("store = \"floppy:a\"\n", "disk:PATH"),
+        ("store = \"redis://h?quarantine=9m\"\n", "?quarantine=10m or longer"),
+        ("store = \"postgres://h/d?quarantine=9m\"\n", "?quarantine=10m or longer"),
+        (
+            "store = \"tiered:postgres://h/d?quarantine=9m|redis://h\"\n",
+            "?quarantine=10m or longer",
+        ),
+        ("store = \"postgres://h/d?failover=soon\"\n", "failover"),
         ("listen = \"nowhere\"\n", "not an address"),
         ("upstream = \"ftp://x\"\n", "base URL"),
         ("head_time_max = \"0s\"\n", "longer than nothing"),

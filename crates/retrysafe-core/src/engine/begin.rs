@@ -31,9 +31,9 @@ pub(super) trait Reservations {
 pub(super) struct Directly<'a, S>(pub(super) &'a S);
 
 /// Inside the application's transaction.
-pub(super) struct InTransaction<'a, S: Transactional> {
+pub(super) struct InTransaction<'a, S, T> {
     pub(super) store: &'a S,
-    pub(super) tx: &'a mut S::Transaction,
+    pub(super) tx: &'a mut T,
 }
 
 impl<S: Store> Reservations for Directly<'_, S> {
@@ -53,7 +53,7 @@ impl<S: Store> Reservations for Directly<'_, S> {
     }
 }
 
-impl<S: Transactional> Reservations for InTransaction<'_, S> {
+impl<S: Transactional<T>, T: Send> Reservations for InTransaction<'_, S, T> {
     fn insert(
         &mut self,
         first: First,

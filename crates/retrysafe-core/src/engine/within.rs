@@ -10,7 +10,7 @@ use super::{Ask, Begun, Engine, Lease, Prints, RACES_MAX};
 use crate::machine::{self, Decision, Settle};
 use crate::record::{Fence, Outcome, Record};
 use crate::scope::Id;
-use crate::store::{Stamped, StoreError, StoreErrorKind, Swapped, Transactional};
+use crate::store::{Stamped, Store, StoreError, StoreErrorKind, Swapped, Transactional};
 use crate::time::Time;
 
 /// Why a settle inside the caller's transaction does not hold.
@@ -34,7 +34,7 @@ impl std::fmt::Display for NotSettled {
 
 impl std::error::Error for NotSettled {}
 
-impl<S: Transactional> Engine<S> {
+impl<S: Store> Engine<S> {
     /// As [`begin`](Self::begin), inside the caller's transaction: for work that is nothing but
     /// writes of that transaction. The lease is worth nothing unless the transaction commits, so
     /// nothing outside of it may be done on the strength of it; duplicates that arrive meanwhile
@@ -43,11 +43,14 @@ impl<S: Transactional> Engine<S> {
     /// # Errors
     ///
     /// The store's. The transaction is to be rolled back.
-    pub async fn begin_in<P: Prints + ?Sized>(
+    pub async fn begin_in<T: Send, P: Prints + ?Sized>(
         &self,
-        tx: &mut S::Transaction,
+        tx: &mut T,
         ask: &Ask<'_, P>,
-    ) -> Result<Begun, StoreError> {
+    ) -> Result<Begun, StoreError>
+    where
+        S: Transactional<T>,
+    {
         begin_over(&mut InTransaction { store: &self.store, tx }, ask).await
     }
 
@@ -59,12 +62,15 @@ impl<S: Transactional> Engine<S> {
     ///
     /// The store's: the lease was lost, or the transaction is in a savepoint already. The transaction
     /// is to be rolled back.
-    pub async fn guard_in(
+    pub async fn guard_in<T: Send>(
         &self,
-        tx: &mut S::Transaction,
+        tx: &mut T,
         id: Id,
         fence: Fence,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), StoreError>
+    where
+        S: Transactional<T>,
+    {
         self.store.guard_in(tx, id, fence).await
     }
 
@@ -79,12 +85,15 @@ impl<S: Transactional> Engine<S> {
     /// # Errors
     ///
     /// See [`NotSettled`]. The transaction is to be rolled back.
-    pub async fn settle_in(
+    pub async fn settle_in<T: Send>(
         &self,
-        tx: &mut S::Transaction,
+        tx: &mut T,
         lease: &Lease,
         outcome: &Outcome,
-    ) -> Result<Record, NotSettled> {
+    ) -> Result<Record, NotSettled>
+    where
+        S: Transactional<T>,
+    {
         let seen = (Some(lease.record.clone()), lease.granted_at);
         self.settle_from_in(tx, seen, lease.fence, lease.ttl, outcome).await
     }
@@ -95,26 +104,32 @@ impl<S: Transactional> Engine<S> {
     /// # Errors
     ///
     /// See [`NotSettled`]. The transaction is to be rolled back.
-    pub async fn settle_fenced_in(
+    pub async fn settle_fenced_in<T: Send>(
         &self,
-        tx: &mut S::Transaction,
+        tx: &mut T,
         id: Id,
         fence: Fence,
         ttl: Option<Duration>,
         outcome: &Outcome,
-    ) -> Result<Record, NotSettled> {
+    ) -> Result<Record, NotSettled>
+    where
+        S: Transactional<T>,
+    {
         let Stamped { now, value } = self.store.load(id).await.map_err(NotSettled::Store)?;
         self.settle_from_in(tx, (value, now), fence, ttl, outcome).await
     }
 
-    async fn settle_from_in(
+    async fn settle_from_in<T: Send>(
         &self,
-        tx: &mut S::Transaction,
+        tx: &mut T,
         (mut current, mut now): (Option<Record>, Time),
         fence: Fence,
         ttl: Option<Duration>,
         outcome: &Outcome,
-    ) -> Result<Record, NotSettled> {
+    ) -> Result<Record, NotSettled>
+    where
+        S: Transactional<T>,
+    {
         let event = Settle { fence, outcome, ttl };
         for _ in 0..RACES_MAX {
             let write = machine::decide(current.as_ref(), &event, now).and_then(Decision::write);

@@ -14,8 +14,9 @@ pub mod clock;
 pub mod disk;
 pub mod memory;
 #[cfg(feature = "postgres")]
-#[allow(clippy::match_bool, clippy::wildcard_enum_match_arm, reason = "being rewritten")]
 pub mod postgres;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub mod quarantine;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(all(feature = "postgres", feature = "redis"))]

@@ -15,10 +15,13 @@
 mod audit;
 mod conformance;
 mod contract;
+#[cfg(feature = "sqlx")]
+mod drivers;
 mod faults;
 mod kit;
 mod pooler;
 mod processes;
+mod promotion;
 mod replication;
 mod start;
 #[cfg(all(feature = "axum", feature = "sqlx"))]

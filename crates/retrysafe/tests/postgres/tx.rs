@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use crate::kit::load::{begin, begin_for, completed, id, scope};
+use crate::kit::load::{begin, begin_for, begin_in, completed, id};
 use crate::kit::{database, number, store};
-use retrysafe::core::Key;
-use retrysafe::core::engine::{Ask, Begun, Engine, Lease, NotSettled, Settled};
-use retrysafe::core::fingerprint::{Fingerprint, RulesId};
+use retrysafe::core::Store as _;
+use retrysafe::core::engine::{Begun, Engine, Lease, NotSettled, Settled};
 use retrysafe::core::machine::{Evidence, Proof, Verdict};
-use retrysafe::core::record::{About, Judge, Outcome, Standing};
-use retrysafe::core::{Store as _, StoreError};
+use retrysafe::core::record::{Judge, Outcome, Standing};
 use retrysafe::stores::postgres::PostgresStore;
 use sqlx::PgPool;
 
@@ -30,28 +28,6 @@ async fn pay(tx: &mut sqlx::Transaction<'static, sqlx::Postgres>, key: &str) {
 
 async fn payments(url: &str) -> i64 {
     number(url, "SELECT count(*) FROM payment").await
-}
-
-async fn begin_in(
-    engine: &Engine<PostgresStore>,
-    tx: &mut sqlx::Transaction<'static, sqlx::Postgres>,
-    key: &str,
-    owner: u64,
-) -> Result<Begun, StoreError> {
-    let print = Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]);
-    let about = About { method: "POST".into(), route: "/load".into(), path: "/load".into() };
-    let ask = Ask {
-        scope: &scope(),
-        mark: None,
-        key: Key::new(key).unwrap().digest(),
-        prints: &print,
-        about: &about,
-        ttl: Duration::from_secs(3_600),
-        lease: Duration::from_secs(60),
-        owner,
-        request_id: None,
-    };
-    engine.begin_in(tx, &ask).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,7 +200,9 @@ async fn a_savepoint_does_not_bring_a_refused_settle_back_where_the_transaction_
 async fn a_guarded_transaction_commits_with_its_settle_and_only_with_it() {
     let (url, pool, engine) = shop().await;
     let Ok(Begun::Execute(lease)) = begin(&engine, "k", 1).await else { panic!() };
-    let guard = async |tx: &mut _| engine.guard_in(tx, lease.id(), lease.fence()).await;
+    let guard = async |tx: &mut sqlx::PgTransaction<'static>| {
+        engine.guard_in(tx, lease.id(), lease.fence()).await
+    };
     let mut tx = pool.begin().await.unwrap();
     guard(&mut tx).await.unwrap();
     pay(&mut tx, "k").await;

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | a row for an id | written, and durable | answered |
 //! | no row for an id | surely not written | read, and answered by what is there; see `rival` |
+//! | "not the server of before" | nothing was written | noted on a new connection; see `observe` |
 //! | an error of the server | rolled back, surely | each goes again by itself |
 //! | no answer | nobody knows | read back, then decided |
 //! | an answer with a warning | not on the standby, perhaps | `maybe applied`, and a barrier |
@@ -22,7 +23,7 @@ use super::fault::Fault;
 use super::job::{Ask, Job, JobKind, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};
-use super::row::{Found, Loaded, Written, written};
+use super::row::{Found, Hold, Loaded, Written};
 use super::statement::Statement;
 
 /// How often an operation that the server refuses for a passing reason goes again. Its caller's
@@ -37,6 +38,8 @@ const LOCK_ALONE_WITHIN: Duration = Duration::from_millis(5);
 enum Sent {
     /// It is durable, and this is what it has written.
     Durable(Written),
+    /// Nothing was written: this is not the server that was here before, and that must be noted first.
+    Unobserved,
     /// It was rolled back.
     Refused(SqlState),
     /// Nobody knows.
@@ -63,6 +66,14 @@ impl Lane {
         self.free_followers(&mut batch);
         match self.send(&batch).await {
             Sent::Durable(written) => self.tell(batch, &written).await,
+            Sent::Unobserved => {
+                // The next connection notes it.
+                self.wire = None;
+                for job in batch.jobs.iter().filter(|job| !job.doubtful) {
+                    job.ticket.unsend();
+                }
+                self.requeue(batch.into_jobs());
+            }
             Sent::Refused(code) => self.refused(batch, &code),
             Sent::Lost => {
                 // If the server ended a wait for the standby, what is read back may be nowhere else.
@@ -146,7 +157,8 @@ impl Lane {
         if wire.warned() != warned {
             return Sent::Unreplicated;
         }
-        match written(rows.iter()) {
+        match Written::read(rows.iter()) {
+            Some(Written { hold: Some(Hold::Unobserved), .. }) => Sent::Unobserved,
             Some(written) => Sent::Durable(written),
             None => Sent::Nonsense,
         }
@@ -156,7 +168,7 @@ impl Lane {
         let Batch { jobs, mut followers, .. } = batch;
         let mut unwritten = Vec::new();
         for mut job in jobs {
-            let Some((now, version)) = written.get(&job.id()) else {
+            let Some((now, version)) = written.done.get(&job.id()) else {
                 unwritten.push(job);
                 continue;
             };
@@ -166,7 +178,7 @@ impl Lane {
             job.answer(Ok(reply));
         }
         if !unwritten.is_empty() {
-            self.tell_unwritten(unwritten, followers).await;
+            self.tell_unwritten(unwritten, followers, written.held_until()).await;
         }
     }
 

@@ -19,7 +19,7 @@ use super::seal::Content;
 
 /// A parameter of one of our statements.
 #[derive(Debug)]
-pub(super) enum Column {
+pub enum Column {
     Bytes(Vec<Vec<u8>>),
     MaybeBytes(Vec<Option<Vec<u8>>>),
     MaybeTexts(Vec<Option<String>>),

@@ -8,7 +8,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -19,20 +19,13 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket, Statement}
 
 use super::backend::{Noting, Plain, ToldBackend};
 use super::fault::ConnectError;
+use super::identity::Identity;
 use super::settings::{Settings, Tls};
 use super::tls;
 
 /// The oldest server whose functions we use: `ATTACH PARTITION` without a strong lock, timeouts per
 /// statement of a batch.
 const SERVER_VERSION_MIN: i32 = 130_000;
-
-/// Which server it was so far. A connection to another one, or to an older life of the same one, is
-/// refused: a former primary that still answers would hand out leases that nobody else sees.
-#[derive(Debug, Default)]
-pub(super) struct Identity {
-    system: std::sync::OnceLock<String>,
-    timeline: AtomicU32,
-}
 
 /// One verified connection.
 pub(super) struct Wire {
@@ -44,6 +37,9 @@ pub(super) struct Wire {
     pub(super) begin: String,
     /// How a transaction commits.
     pub(super) sync: &'static str,
+    /// Which cluster it is, and on which timeline.
+    pub(super) system: String,
+    pub(super) timeline: u32,
     driver: tokio::task::AbortHandle,
     /// How a request to cancel is sent.
     connector: Connector,
@@ -52,6 +48,14 @@ pub(super) struct Wire {
     /// Whether the backend is ours alone, so that statements may be prepared by name.
     pub(super) is_direct: bool,
     pub(super) named: Named,
+}
+
+/// What a server is found to be.
+struct Verified {
+    sync: &'static str,
+    is_direct: bool,
+    system: String,
+    timeline: u32,
 }
 
 /// How a connection is made.
@@ -125,9 +129,10 @@ impl Wire {
         let mut wire = Self::open(settings).await?;
         let check = wire.verify(identity);
         match tokio::time::timeout(settings.connect_within, check).await {
-            Ok(Ok((sync, is_direct))) => {
+            Ok(Ok(Verified { sync, is_direct, system, timeline })) => {
                 wire.begin = settings.begin(sync);
                 (wire.sync, wire.is_direct) = (sync, is_direct);
+                (wire.system, wire.timeline) = (system, timeline);
             }
             Ok(Err(refused)) => return Err(refused),
             Err(_) => return Err(ConnectError::silence()),
@@ -152,6 +157,8 @@ impl Wire {
             warnings,
             begin: String::new(),
             sync: "on",
+            system: String::new(),
+            timeline: 0,
             driver,
             connector: Connector::Unnoted,
             told: ToldBackend::default(),
@@ -160,7 +167,7 @@ impl Wire {
         })
     }
 
-    async fn verify(&self, identity: &Identity) -> Result<(&'static str, bool), ConnectError> {
+    async fn verify(&self, identity: &Identity) -> Result<Verified, ConnectError> {
         let asked = self.client.query_typed_one(include_str!("sql/server.sql"), &[]).await;
         let row = asked
             .map_err(|error| ConnectError::because("cannot ask the server's settings", error))?;
@@ -197,8 +204,10 @@ impl Wire {
         }
         let timeline = row.try_get::<_, Option<&str>>(5).map_err(told)?;
         let timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0);
-        identity.admit(row.try_get(4).map_err(told)?, timeline)?;
-        Ok((sync, self.told.is(row.try_get(7).map_err(told)?)))
+        let system: String = row.try_get(4).map_err(told)?;
+        identity.admit(&system, timeline)?;
+        let is_direct = self.told.is(row.try_get(7).map_err(told)?);
+        Ok(Verified { sync, is_direct, system, timeline })
     }
 
     /// Waits for an answer as long as this, and then has the server cancel the statement. None: the
@@ -230,24 +239,6 @@ impl Wire {
 
     pub(super) fn warned(&self) -> u64 {
         self.warnings.load(Ordering::Acquire)
-    }
-}
-
-impl Identity {
-    fn admit(&self, system: &str, timeline: u32) -> Result<(), ConnectError> {
-        if self.system.get_or_init(|| system.to_owned()) != system {
-            return Err(ConnectError::new(
-                "this is another database cluster than before: its records are not ours",
-            ));
-        }
-        let seen = self.timeline.fetch_max(timeline, Ordering::AcqRel);
-        if timeline < seen {
-            return Err(ConnectError::new(format!(
-                "this server is on timeline {timeline}, and a later one ({seen}) was seen: it is a \
-                 former primary"
-            )));
-        }
-        Ok(())
     }
 }
 

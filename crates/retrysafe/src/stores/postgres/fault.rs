@@ -27,6 +27,12 @@ impl ConnectError {
         Self { what, source: None, may_pass: true }
     }
 
+    /// A commit was made, and perhaps nowhere else.
+    pub(super) fn unreplicated() -> Self {
+        let what = "the wait for the synchronous standby was cancelled".to_owned();
+        Self { what, source: None, may_pass: true }
+    }
+
     pub(super) fn because(
         what: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -124,7 +130,9 @@ impl Fault {
             SqlState::QUERY_CANCELED,
             SqlState::IN_FAILED_SQL_TRANSACTION,
             SqlState::TOO_MANY_CONNECTIONS,
+            // A standby, behind a pooler that still points at it.
             SqlState::READ_ONLY_SQL_TRANSACTION,
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
             SqlState::OBJECT_IN_USE,
         ]
         .contains(code)
@@ -138,10 +146,8 @@ impl Fault {
 
     /// The failure as a store tells it, when nothing was written.
     pub(super) fn refusal(code: &SqlState) -> StoreError {
-        let kind = match *code == SqlState::DISK_FULL {
-            true => StoreErrorKind::Full,
-            false => StoreErrorKind::Unavailable,
-        };
+        let is_full = *code == SqlState::DISK_FULL;
+        let kind = if is_full { StoreErrorKind::Full } else { StoreErrorKind::Unavailable };
         StoreError::not_applied(kind).because(format!("PostgreSQL refused it: {}", code.code()))
     }
 }

@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 use retrysafe_core::scope::Id;
 use tokio::sync::mpsc;
 
-use super::connect::{Identity, RECONNECT_MAX, Wire};
+use super::connect::{RECONNECT_MAX, Wire};
+use super::identity::Identity;
 use super::job::{Ask, Job, JobKind};
 use super::settings::Settings;
+use crate::stores::quarantine::HeldUntil;
 
 /// The most operations in one batch. Larger ones gain little and make everybody in them wait longer.
 const BATCH_MAX: usize = 256;
@@ -35,6 +37,7 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) identity: Identity,
     pub(super) barrier: Barrier,
+    pub(super) held_until: HeldUntil,
 }
 
 /// Whether something was committed that may not have reached the standby, because a wait for it was
@@ -178,7 +181,7 @@ impl Lane {
                 self.wire = None;
                 // Whatever ended the last one may have ended a wait for the standby.
                 self.shared.barrier.raise();
-                match Wire::verified(&self.shared.settings, &self.shared.identity).await {
+                match self.shared.wire().await {
                     Ok(wire) => self.wire = Some(wire),
                     Err(error) => tracing::warn!(%error, "no connection to PostgreSQL"),
                 }

@@ -19,14 +19,15 @@
 //!   connection; see [`ConnectError`].
 //! * Writes of one process share transactions, two at a time; see `lane`.
 //! * A write whose answer was lost is read back; see `readback`.
-//! * With the feature `sqlx`, [`tx`] begins and settles inside the application's transaction.
+//! * A record begins and settles inside the application's transaction; see [`tx`].
+//! * A server that was promoted is noticed, and what it may have lost is not run again; see `observe`.
 //!
 //! # The URL
 //!
 //! `postgres://user:password@host/database?…` with the parameters of libpq that the driver knows,
 //! several hosts and `target_session_attrs=read-write` among them, and these: `deadline=5s`,
-//! `expiry=delete|keep`, `audit_days=90`, `migrate=auto|off`, `sslmode=disable|verify-full`,
-//! `sslrootcert=…`. A connection off this machine is encrypted and verified unless it is disabled.
+//! `expiry=delete|keep`, `audit_days=90`, `quarantine=10m`, `failover=hold|continue`,
+//! `migrate=auto|off`, `sslmode=disable|verify-full`, `sslrootcert=…`. A connection off this machine is encrypted and verified unless it is disabled.
 //!
 //! # What it needs
 //!
@@ -45,10 +46,12 @@ mod connect;
 mod fault;
 mod fields;
 mod hint;
+mod identity;
 mod job;
 mod lane;
 mod migrate;
 mod next;
+mod observe;
 mod readback;
 mod rival;
 mod row;
@@ -59,8 +62,9 @@ mod statement;
 #[cfg(feature = "redis")]
 mod tier;
 mod tls;
-#[cfg(feature = "sqlx")]
 pub mod tx;
+#[cfg(feature = "sqlx")]
+mod tx_sqlx;
 mod upkeep;
 
 use std::sync::Arc;
@@ -70,8 +74,9 @@ pub use fault::ConnectError;
 pub use migrate::{SCHEMA_VERSION, migrate, script, script_from};
 pub use settings::{Expiry, PostgresUrl};
 
-use connect::{Identity, Wire};
+use connect::Wire;
 use hint::Hint;
+use identity::Identity;
 use job::{Ask, Job, Reply, Ticket};
 use lane::{Barrier, Lane, Shared};
 use retrysafe_core::record::{First, Record, Standing, Write};
@@ -84,6 +89,9 @@ use settings::Settings;
 use sights::SweepFloor;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
+
+use super::quarantine::HeldUntil;
+pub use super::quarantine::Trust;
 
 /// How many connections carry writes. One flushes while the other fills; a third gained nothing.
 const WRITERS: usize = 2;
@@ -147,16 +155,16 @@ impl PostgresStore {
             settings,
             identity: Identity::default(),
             barrier: Barrier::default(),
+            held_until: HeldUntil::default(),
         });
-        let wire = || Wire::verified(&shared.settings, &shared.identity);
-        let first = wire().await?;
+        let first = Wire::verified(&shared.settings, &shared.identity).await?;
         migrate::ensure(&first, may_migrate).await?;
         // A former process may have left behind what never reached the standby.
         shared.barrier.raise();
         // Verified once more: only now can its tables be looked at.
         drop(first);
         let start = |wire| Lane::start(Arc::clone(&shared), wire);
-        let writers = [start(Some(wire().await?)), start(None)];
+        let writers = [start(Some(shared.wire().await?)), start(None)];
         let reader = start(None);
         let inner = Inner {
             shared,

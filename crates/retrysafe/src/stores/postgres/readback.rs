@@ -39,10 +39,8 @@ pub(super) fn judge(ask: &Ask, found: Option<&Found>, now: Time) -> Verdict {
             Some(record) => {
                 let is_mine = record.attempts == 1
                     && matches!(record.state, State::InProgress { owner, .. } if owner == first.owner);
-                let value = match is_mine {
-                    true => Inserted::New(record.clone()),
-                    false => Inserted::Exists(record.clone()),
-                };
+                let record = record.clone();
+                let value = if is_mine { Inserted::New(record) } else { Inserted::Exists(record) };
                 Verdict::Decided(Reply::Inserted(Stamped { now, value }))
             }
         },

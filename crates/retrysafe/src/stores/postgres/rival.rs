@@ -11,21 +11,24 @@
 //! | swap | another version, or nothing | lost |
 //! | swap | the version it was read at | its unchanging part is damaged: mended, and it goes again |
 //! | either | what cannot be read | damaged |
+//! | a grant, in a quarantine | nothing in its way | held |
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use retrysafe_core::record::{Becomes, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Inserted, Stamped, Swapped};
 use retrysafe_core::time::Time;
 
-use super::carry::damaged;
+use super::carry::{damaged, refuse};
 use super::columns::Changes;
 use super::fault::Fault;
 use super::job::{Ask, Job, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};
 use super::row::Found;
+use crate::stores::quarantine::{Server, held};
 
 /// How long an id counts as held by a transaction of the application after it was seen to be. Whoever
 /// asks for it meanwhile goes alone, and does not wait in the middle of everybody else's batch.
@@ -39,6 +42,8 @@ const HELD_MAX: usize = 1_024;
 enum Finding {
     Told(Reply),
     Damaged(retrysafe_core::codec::DecodeError),
+    /// It would be a grant, and nothing new is granted before this time.
+    Held(Time),
     /// The record in its way is over.
     Over,
     /// The unchanging part of the record is not what the writer holds.
@@ -52,6 +57,7 @@ impl Lane {
         &mut self,
         jobs: Vec<Job>,
         mut followers: HashMap<Id, Vec<Job>>,
+        held_until: Option<Time>,
     ) {
         let ids: Vec<(Id, Option<u64>)> = jobs.iter().map(|job| (job.id(), None)).collect();
         let loaded = match self.load(&ids).await {
@@ -67,7 +73,7 @@ impl Lane {
         let mut again = Vec::new();
         for job in jobs {
             let behind = followers.remove(&job.id()).unwrap_or_default();
-            match look_into(&job, loaded.found.get(&job.id()), loaded.now) {
+            match look_into(&job, loaded.found.get(&job.id()), loaded.now, held_until) {
                 Finding::Told(reply) => {
                     self.tell_followers(behind, Some(&reply));
                     job.answer(Ok(reply));
@@ -76,6 +82,12 @@ impl Lane {
                 Finding::Damaged(what) => {
                     self.tell_followers(behind, None);
                     job.answer(Err(damaged(what)));
+                    continue;
+                }
+                Finding::Held(until) => {
+                    for job in [job].into_iter().chain(behind) {
+                        refuse(job, held(until, Server::Postgres));
+                    }
                     continue;
                 }
                 Finding::Over => over.push(job.id()),
@@ -137,7 +149,7 @@ impl Lane {
     }
 }
 
-fn look_into(job: &Job, found: Option<&Found>, now: Time) -> Finding {
+fn look_into(job: &Job, found: Option<&Found>, now: Time, held_until: Option<Time>) -> Finding {
     // What a write meets that may have been applied before may be its own first sending.
     if job.doubtful {
         match readback::judge(&job.ask, found, now) {
@@ -149,15 +161,16 @@ fn look_into(job: &Job, found: Option<&Found>, now: Time) -> Finding {
     match (&job.ask, found) {
         (Ask::Insert(_), Some(Found::Record(record))) => {
             if record.is_expired(now) {
-                return Finding::Over;
+                return held_until.map_or(Finding::Over, Finding::Held);
             }
             let value = Inserted::Exists((**record).clone());
             Finding::Told(Reply::Inserted(Stamped { now, value }))
         }
-        (Ask::Insert(_), None) => Finding::Again,
+        (Ask::Insert(_), None) => held_until.map_or(Finding::Again, Finding::Held),
         (Ask::Swap(swap), Some(Found::Record(record))) => {
             if record.version == swap.0.version {
-                return Finding::Again;
+                let held_until = held_until.filter(|_| is_grant(&swap.1));
+                return held_until.map_or(Finding::Again, Finding::Held);
             }
             let value = Swapped::Lost(Some((**record).clone()));
             Finding::Told(Reply::Swapped(Stamped { now, value }))
@@ -172,5 +185,20 @@ fn look_into(job: &Job, found: Option<&Found>, now: Time) -> Finding {
         (Ask::Insert(_) | Ask::Swap(_), Some(Found::AsKnown)) | (Ask::Load(..), _) => {
             Finding::Again
         }
+    }
+}
+
+/// Whether a write lets somebody execute who did not before.
+pub(super) fn is_grant(write: &Write) -> bool {
+    match write.becomes {
+        Becomes::Begun { .. } => true,
+        Becomes::Same
+        | Becomes::Renewed { .. }
+        | Becomes::HeadKept { .. }
+        | Becomes::Completed(_)
+        | Becomes::FailedRetryable
+        | Becomes::Unknown(_)
+        | Becomes::LookedUp
+        | Becomes::Expired => false,
     }
 }

@@ -20,7 +20,7 @@ use super::fields::{Detail, FORMAT, Request, STAMP_BYTES, headers, moments, time
 use super::seal::{Content, Numbers};
 
 /// The columns of a row by their position, as every statement of ours returns them.
-pub(super) trait Cells {
+pub trait Cells {
     fn short(&self, at: usize) -> Option<i16>;
     fn number(&self, at: usize) -> Option<i64>;
     fn bytes(&self, at: usize) -> Option<&[u8]>;
@@ -53,8 +53,22 @@ pub(super) enum Found {
     Damaged(u64, DecodeError),
 }
 
-/// What was written: each id with its new version, and the clock.
-pub(super) type Written = HashMap<Id, (Time, u64)>;
+/// What was written, and what was not because something stands in the way of it.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Each id with the clock and its new version.
+    pub(super) done: HashMap<Id, (Time, u64)>,
+    pub(super) hold: Option<Hold>,
+}
+
+/// What stands in the way of writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// This is not the server that was seen before: nothing is written until that was noted.
+    Unobserved,
+    /// It may have lost what its predecessor has acknowledged: nothing new is granted until then.
+    Until(Time),
+}
 
 impl Row {
     /// Reads a row. None means that the server returned something that our functions do not return.
@@ -89,13 +103,35 @@ impl Loaded {
     }
 }
 
-/// Reads the rows of a write.
-pub(super) fn written<'a, C: Cells + 'a>(rows: impl Iterator<Item = &'a C>) -> Option<Written> {
-    rows.map(|row| {
-        let id = Id::from_bytes(row.bytes(0)?.try_into().ok()?);
-        Some((id, (time(row.number(2)?), u64::try_from(row.number(1)?).ok()?)))
-    })
-    .collect()
+/// What `hold_v1` says of a server that was not seen before.
+const UNOBSERVED: i64 = -1;
+
+impl Written {
+    /// Until when nothing new is granted.
+    pub(super) fn held_until(&self) -> Option<Time> {
+        match self.hold {
+            Some(Hold::Until(until)) => Some(until),
+            Some(Hold::Unobserved) | None => None,
+        }
+    }
+
+    /// Reads the rows of a write.
+    pub(super) fn read<'a, C: Cells + 'a>(rows: impl Iterator<Item = &'a C>) -> Option<Self> {
+        let mut written = Self::default();
+        for row in rows {
+            let number = row.number(1)?;
+            match row.bytes(0) {
+                Some(id) => {
+                    let id = Id::from_bytes(id.try_into().ok()?);
+                    let version = u64::try_from(number).ok()?;
+                    written.done.insert(id, (time(row.number(2)?), version));
+                }
+                None if number == UNOBSERVED => written.hold = Some(Hold::Unobserved),
+                None => written.hold = Some(Hold::Until(time(number))),
+            }
+        }
+        Some(written)
+    }
 }
 
 fn record(cells: &impl Cells, id: Id, version: u64, request: &[u8]) -> Result<Record, DecodeError> {

@@ -8,6 +8,8 @@
 //! | `deadline` | `5s` | how long one operation may take in all |
 //! | `expiry` | `delete` | `keep` moves expired records to `retrysafe.expired` instead |
 //! | `audit_days` | `90` | how long transitions are kept |
+//! | `quarantine` | `10m`; the gateway takes its longest `lease_max` if that is longer | how long nothing new is granted after a fail-over that may have lost commits |
+//! | `failover` | `hold` | `continue`: nothing is held after a fail-over, whatever it has lost |
 //! | `migrate` | `auto` | `off`: never change the schema, refuse to start on an old one |
 //! | `sslmode` | see below | `disable`, or `require` and above: verified, by name |
 //! | `sslrootcert` | the system's | a file of certificates to trust |
@@ -44,7 +46,11 @@ pub struct PostgresUrl {
     pub(super) settings: Box<Settings>,
     /// The URL for people.
     shown: String,
+    is_quarantine_given: bool,
 }
+
+/// How long nothing new is granted after a fail-over, unless the URL says otherwise.
+const QUARANTINE: Duration = Duration::from_secs(10 * 60);
 
 #[derive(Clone, Debug)]
 pub(super) enum Tls {
@@ -62,6 +68,8 @@ pub(super) struct Settings {
     pub(super) expiry: Expiry,
     pub(super) audit_days: i32,
     pub(super) migrate: bool,
+    /// How long nothing new is granted after a fail-over that may have lost commits. None: it goes on.
+    pub(super) hold_for: Option<Duration>,
 }
 
 impl PartialEq for PostgresUrl {
@@ -101,6 +109,7 @@ impl FromStr for PostgresUrl {
         let (mut sslmode, mut roots) = (None, None);
         let (mut deadline, mut expiry) = (Duration::from_secs(5), Expiry::Delete);
         let (mut audit_days, mut migrate) = (90, true);
+        let (mut quarantine, mut goes_on) = (None, false);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let wrong = || ConnectError::new(format!("the URL's {name} is not understood"));
@@ -111,7 +120,12 @@ impl FromStr for PostgresUrl {
                 ("expiry", "keep") => expiry = Expiry::Keep,
                 ("migrate", "auto") => migrate = true,
                 ("migrate", "off") => migrate = false,
-                ("expiry" | "migrate", _) => return Err(wrong()),
+                ("quarantine", _) => {
+                    quarantine = Some(parse_duration(value).map_err(|_| wrong())?);
+                }
+                ("failover", "hold") => goes_on = false,
+                ("failover", "continue") => goes_on = true,
+                ("expiry" | "migrate" | "failover", _) => return Err(wrong()),
                 ("audit_days", _) => {
                     audit_days = value.parse::<u16>().map_err(|_| wrong())?.max(1).into();
                 }
@@ -120,9 +134,10 @@ impl FromStr for PostgresUrl {
                 _ => passed.extend(own.pop()),
             }
         }
-        let passed = match passed.is_empty() {
-            true => base.to_owned(),
-            false => format!("{base}?{}", passed.join("&")),
+        let passed = if passed.is_empty() {
+            base.to_owned()
+        } else {
+            format!("{base}?{}", passed.join("&"))
         };
         let mut config: tokio_postgres::Config = passed
             .parse()
@@ -152,13 +167,42 @@ impl FromStr for PostgresUrl {
         let connect_within = deadline.clamp(Duration::from_millis(500), Duration::from_secs(5));
         config.connect_timeout(connect_within);
         let shown = shown(&config, &own);
-        let settings =
-            Settings { config, tls, deadline, connect_within, expiry, audit_days, migrate };
-        Ok(Self { text: url.to_owned(), settings: Box::new(settings), shown })
+        let settings = Settings {
+            config,
+            tls,
+            deadline,
+            connect_within,
+            expiry,
+            audit_days,
+            migrate,
+            hold_for: (!goes_on).then_some(quarantine.unwrap_or(QUARANTINE)),
+        };
+        let settings = Box::new(settings);
+        Ok(Self {
+            text: url.to_owned(),
+            settings,
+            shown,
+            is_quarantine_given: quarantine.is_some(),
+        })
     }
 }
 
 impl PostgresUrl {
+    /// How long nothing new is granted after a fail-over that may have lost commits; nothing if it is
+    /// to go on whatever was lost.
+    pub fn quarantine(&self) -> Option<Duration> {
+        self.settings.hold_for
+    }
+
+    /// Makes the quarantine as long as an execution may take, unless the URL says how long it is.
+    #[must_use]
+    pub fn outlasting(mut self, lease_max: Duration) -> Self {
+        if let (false, Some(hold_for)) = (self.is_quarantine_given, &mut self.settings.hold_for) {
+            *hold_for = lease_max.max(*hold_for);
+        }
+        self
+    }
+
     /// The same, and the schema is never changed.
     #[must_use]
     pub fn without_migration(mut self) -> Self {
@@ -264,6 +308,8 @@ mod tests {
             ("postgres://u:secret@h:x/d", "port"),
             ("postgres://u:secret@h/d?deadline=soon", "deadline"),
             ("postgres://u:secret@h/d?expiry=never", "expiry"),
+            ("postgres://u:secret@h/d?failover=maybe", "failover"),
+            ("postgres://u:secret@h/d?quarantine=long", "quarantine"),
             ("postgres://u:secret@h/d?sslmode=prefer", "sslmode"),
             ("postgres://u:secret@h/d?deadlin=5s", "deadlin"),
         ] {
@@ -271,6 +317,24 @@ mod tests {
             let told = format!("{told} {told:?}");
             assert!(told.contains(what) && !told.contains("secret"), "{url}: {told}");
         }
+    }
+
+    #[test]
+    fn a_quarantine_that_nobody_gave_is_as_long_as_an_execution() {
+        let hour = Duration::from_secs(3_600);
+        for (query, quarantine) in [
+            ("", Some(hour)),
+            ("?quarantine=1m", Some(Duration::from_secs(60))),
+            ("?quarantine=2h", Some(2 * hour)),
+            ("?failover=hold", Some(hour)),
+            ("?failover=continue", None),
+            ("?failover=continue&quarantine=2h", None),
+        ] {
+            let url: PostgresUrl = format!("postgres://h/d{query}").parse().unwrap();
+            assert_eq!(url.outlasting(hour).quarantine(), quarantine, "{query}");
+        }
+        let url: PostgresUrl = "postgres://h/d".parse().unwrap();
+        assert_eq!(url.outlasting(Duration::from_secs(1)).quarantine(), Some(QUARANTINE));
     }
 
     #[test]

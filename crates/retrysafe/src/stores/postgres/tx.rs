@@ -1,16 +1,17 @@
 //! How does a record join the application's transaction?
 //!
 //! Through [`Engine::begin_in`](retrysafe_core::Engine::begin_in) and
-//! [`Engine::settle_in`](retrysafe_core::Engine::settle_in) with an `sqlx` transaction of the same
-//! database: the payment and the answer that says so are committed together, or neither is.
+//! [`Engine::settle_in`](retrysafe_core::Engine::settle_in) with a transaction of the same database:
+//! the payment and the answer that says so are committed together, or neither is. The transaction is
+//! one of `tokio-postgres`, or with the feature `sqlx` a transaction or a connection of `sqlx`.
 //!
 //! ```no_run
 //! # use retrysafe::core::{Engine, engine::Lease, record::Outcome};
 //! # use retrysafe::stores::postgres::PostgresStore;
-//! # async fn example(pool: sqlx::PgPool, engine: Engine<PostgresStore>, lease: Lease, outcome: Outcome)
+//! # async fn example(mut client: tokio_postgres::Client, engine: Engine<PostgresStore>, lease: Lease, outcome: Outcome)
 //! # -> Result<(), Box<dyn std::error::Error>> {
-//! let mut tx = pool.begin().await?;
-//! sqlx::query("INSERT INTO payment (amount) VALUES (100)").execute(&mut *tx).await?;
+//! let mut tx = client.transaction().await?;
+//! tx.execute("INSERT INTO payment (amount) VALUES (100)", &[]).await?;
 //! engine.settle_in(&mut tx, &lease, &outcome).await?;
 //! tx.commit().await?;
 //! # Ok(())
@@ -22,7 +23,7 @@
 //!
 //! A commit that fails without an answer may have happened: look at the record before anything else.
 //! A commit that the application makes is the application's: if its wait for a synchronous standby is
-//! cancelled, `sqlx` does not show the warning.
+//! cancelled, neither driver shows the warning by itself.
 
 use std::time::Duration;
 
@@ -31,50 +32,69 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Inserted, Stamped, StoreError, StoreErrorKind, Swapped, Transactional,
 };
-use retrysafe_core::time::Time;
-use sqlx::Postgres;
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::carry::{damaged, held_by_another};
 use super::columns::{Begins, Changes, Column};
-use super::row::{Found, Loaded, written};
+use super::rival::is_grant;
+use super::row::{Cells, Found, Hold, Loaded, Written};
 use super::settings::Expiry;
 use super::{PostgresStore, broken};
+use crate::stores::quarantine::{Server, held};
 
 /// How often a record that another transaction holds right now is asked for again: the pauses add up
 /// to about a second. Nothing of ours holds one longer than a flush.
 const TRIES_MAX: u32 = 8;
 
-impl Transactional for PostgresStore {
-    type Transaction = sqlx::Transaction<'static, Postgres>;
+/// A transaction of the application, whichever driver it is of. Nobody else implements this.
+pub trait ApplicationTransaction: Send + sealed::Joined {}
 
-    async fn insert_in(
-        &self,
-        tx: &mut Self::Transaction,
-        first: First,
-    ) -> Result<Stamped<Inserted>, StoreError> {
-        let sql = include_str!("sql/begin_in.sql");
+pub(super) mod sealed {
+    use super::{Cells, Column, StoreError};
+
+    /// What is asked of a driver.
+    pub trait Joined: Send {
+        type Row: Cells + Send + Sync;
+
+        /// Refuses a connection that is in no transaction: what it is told would be committed at once.
+        fn check(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+        /// Runs a statement without preparing it by name: a pooler may stand in between.
+        fn ask(
+            &mut self,
+            sql: &'static str,
+            columns: &[Column],
+        ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
+    }
+}
+
+impl<T: ApplicationTransaction> Transactional<T> for PostgresStore {
+    async fn insert_in(&self, tx: &mut T, first: First) -> Result<Stamped<Inserted>, StoreError> {
+        tx.check().await?;
         let id = first.id;
         for attempt in 0..TRIES_MAX {
             let mut begins = Begins::default();
             begins.push(&first);
-            if let Some((now, version)) = write_in(tx, sql, &begins.columns(), id).await? {
-                let value = Inserted::New(first.into_record(now, version));
-                return Ok(Stamped { now, value });
+            let written = write_in(tx, include_str!("sql/begin_in.sql"), &begins.columns()).await?;
+            if let Some((now, version)) = written.done.get(&id) {
+                let value = Inserted::New(first.into_record(*now, *version));
+                return Ok(Stamped { now: *now, value });
             }
+            self.note(written.hold).await?;
             let loaded = load_in(tx, id).await?;
             let now = loaded.now;
-            match loaded.found.get(&id) {
-                Some(Found::Damaged(_, what)) => return Err(damaged(*what)),
-                Some(Found::Record(record)) if record.is_expired(now) => {
-                    self.reap_in(tx, id).await?;
-                }
-                Some(Found::Record(record)) => {
+            let held_until = written.held_until();
+            match (loaded.found.get(&id), held_until) {
+                (Some(Found::Damaged(_, what)), _) => return Err(damaged(*what)),
+                (Some(Found::Record(record)), _) if !record.is_expired(now) => {
                     let value = Inserted::Exists((**record).clone());
                     return Ok(Stamped { now, value });
                 }
-                Some(Found::AsKnown) | None => {}
+                (Some(Found::Record(_) | Found::AsKnown) | None, Some(until)) => {
+                    return Err(held(until, Server::Postgres));
+                }
+                (Some(Found::Record(_)), None) => self.reap_in(tx, id).await?,
+                (Some(Found::AsKnown) | None, None) => {}
             }
             tokio::time::sleep(Duration::from_millis(4 << attempt)).await;
         }
@@ -83,99 +103,125 @@ impl Transactional for PostgresStore {
 
     async fn swap_in(
         &self,
-        tx: &mut Self::Transaction,
+        tx: &mut T,
         from: Record,
         write: Write,
     ) -> Result<Stamped<Swapped>, StoreError> {
-        let mut changes = Changes::default();
-        changes.push(&from, &write);
-        let sql = include_str!("sql/change_in.sql");
-        if let Some((now, version)) = write_in(tx, sql, &changes.columns(), from.id).await? {
-            let value = Swapped::Done(write.over(from, now, version));
-            return Ok(Stamped { now, value });
-        }
-        let loaded = load_in(tx, from.id).await?;
-        let now = loaded.now;
-        match loaded.found.get(&from.id) {
-            Some(Found::Damaged(_, what)) => Err(damaged(*what)),
-            Some(Found::Record(record)) => {
-                Ok(Stamped { now, value: Swapped::Lost(Some((**record).clone())) })
+        tx.check().await?;
+        for _ in 0..TRIES_MAX {
+            let mut changes = Changes::default();
+            changes.push(&from, &write);
+            let sql = include_str!("sql/change_in.sql");
+            let written = write_in(tx, sql, &changes.columns()).await?;
+            if let Some((now, version)) = written.done.get(&from.id) {
+                let value = Swapped::Done(write.over(from, *now, *version));
+                return Ok(Stamped { now: *now, value });
             }
-            Some(Found::AsKnown) => Err(broken()),
-            None => Ok(Stamped { now, value: Swapped::Lost(None) }),
+            if written.hold == Some(Hold::Unobserved) {
+                self.note(written.hold).await?;
+                continue;
+            }
+            let held_until = written.held_until().filter(|_| is_grant(&write));
+            let loaded = load_in(tx, from.id).await?;
+            let now = loaded.now;
+            return match (loaded.found.get(&from.id), held_until) {
+                (Some(Found::Damaged(_, what)), _) => Err(damaged(*what)),
+                (Some(Found::Record(record)), Some(until)) if record.version == from.version => {
+                    Err(held(until, Server::Postgres))
+                }
+                (Some(Found::Record(record)), _) => {
+                    Ok(Stamped { now, value: Swapped::Lost(Some((**record).clone())) })
+                }
+                (Some(Found::AsKnown), _) => Err(broken()),
+                (None, _) => Ok(Stamped { now, value: Swapped::Lost(None) }),
+            };
         }
+        Err(StoreError::not_applied(StoreErrorKind::Unavailable)
+            .because("the server changes faster than it can be noted"))
     }
 
-    async fn guard_in(
-        &self,
-        tx: &mut Self::Transaction,
-        id: Id,
-        fence: Fence,
-    ) -> Result<(), StoreError> {
-        let query = sqlx::query("SELECT retrysafe.guard_v1($1, $2)").persistent(false);
-        let query = query.bind(id.as_bytes().to_vec()).bind(fence.0.cast_signed());
-        query.execute(&mut **tx).await.map(drop).map_err(refused)
+    async fn guard_in(&self, tx: &mut T, id: Id, fence: Fence) -> Result<(), StoreError> {
+        tx.check().await?;
+        let sql = "SELECT retrysafe.guard_v1(($1::bytea[])[1], ($2::bigint[])[1])";
+        let fence = Column::Numbers(vec![fence.0.cast_signed()]);
+        tx.ask(sql, &[name(id), fence]).await.map(drop)
     }
 
-    async fn refuse_in(&self, tx: &mut Self::Transaction, why: &str) {
+    async fn refuse_in(&self, tx: &mut T, why: &str) {
         // The statement is there to fail: from here on the server accepts nothing but a rollback.
-        let _ = sqlx::query("SELECT retrysafe.refuse_v1($1)")
-            .persistent(false)
-            .bind(why.to_owned())
-            .execute(&mut **tx)
-            .await;
+        let why = Column::MaybeTexts(vec![Some(why.to_owned())]);
+        let _ = tx.ask("SELECT retrysafe.refuse_v1(($1::text[])[1])", &[why]).await;
     }
 }
 
-/// Writes one record, and says when and with which version; none if it was not as it was read.
-async fn write_in(
-    tx: &mut sqlx::Transaction<'_, Postgres>,
+/// Writes one record, or nothing if it was not as it was read.
+async fn write_in<T: ApplicationTransaction>(
+    tx: &mut T,
     sql: &'static str,
     columns: &[Column],
-    id: Id,
-) -> Result<Option<(Time, u64)>, StoreError> {
-    let rows: Vec<PgRow> = bind(sql, columns).fetch_all(&mut **tx).await.map_err(refused)?;
-    let written = written(rows.iter()).ok_or_else(broken)?;
-    Ok(written.get(&id).copied())
+) -> Result<Written, StoreError> {
+    Written::read(tx.ask(sql, columns).await?.iter()).ok_or_else(broken)
 }
 
 /// Reads one record as this transaction sees it.
-async fn load_in(tx: &mut sqlx::Transaction<'_, Postgres>, id: Id) -> Result<Loaded, StoreError> {
-    let sql = "SELECT * FROM retrysafe.load_v1(NULL, NULL, ARRAY[$1], ARRAY[NULL::bigint])";
-    let query = sqlx::query(sql).persistent(false).bind(id.as_bytes().to_vec());
-    let rows: Vec<PgRow> = query.fetch_all(&mut **tx).await.map_err(refused)?;
-    Loaded::read(rows.iter()).ok_or_else(broken)
+async fn load_in<T: ApplicationTransaction>(tx: &mut T, id: Id) -> Result<Loaded, StoreError> {
+    let sql = "SELECT * FROM retrysafe.load_v1(NULL, NULL, $1::bytea[], ARRAY[NULL::bigint])";
+    Loaded::read(tx.ask(sql, &[name(id)]).await?.iter()).ok_or_else(broken)
 }
 
-fn bind(sql: &'static str, columns: &[Column]) -> Query<'static, Postgres, PgArguments> {
-    // No statement is prepared by name: the application's pool may stand behind a pooler.
-    let query = sqlx::query(sql).persistent(false);
-    columns.iter().fold(query, |query, column| match column {
-        Column::Bytes(values) => query.bind(values.clone()),
-        Column::MaybeBytes(values) => query.bind(values.clone()),
-        Column::MaybeTexts(values) => query.bind(values.clone()),
-        Column::Numbers(values) => query.bind(values.clone()),
-        Column::MaybeNumbers(values) => query.bind(values.clone()),
-        Column::Shorts(values) => query.bind(values.clone()),
-        Column::MaybeShorts(values) => query.bind(values.clone()),
-    })
+fn name(id: Id) -> Column {
+    Column::Bytes(vec![id.as_bytes().to_vec()])
 }
 
 impl PostgresStore {
+    /// Notes that the server is another one, over a connection of the store: what the application's
+    /// transaction notes holds only with its commit.
+    async fn note(&self, hold: Option<Hold>) -> Result<(), StoreError> {
+        match hold {
+            Some(Hold::Unobserved) => self.observe_anew().await,
+            Some(Hold::Until(_)) | None => Ok(()),
+        }
+    }
+
     /// Reaps a record that is over, for the begin that takes its place.
-    async fn reap_in(
+    async fn reap_in<T: ApplicationTransaction>(
         &self,
-        tx: &mut sqlx::Transaction<'_, Postgres>,
+        tx: &mut T,
         id: Id,
     ) -> Result<(), StoreError> {
-        let keep = self.inner.shared.settings.expiry == Expiry::Keep;
-        let sql = "SELECT reaped FROM retrysafe.reap_v1(ARRAY[$1], NULL, $2)";
-        let query = sqlx::query(sql).persistent(false).bind(id.as_bytes().to_vec()).bind(keep);
-        query.execute(&mut **tx).await.map(drop).map_err(refused)
+        let sql = match self.inner.shared.settings.expiry {
+            Expiry::Keep => "SELECT reaped FROM retrysafe.reap_v1($1::bytea[], NULL, true)",
+            Expiry::Delete => "SELECT reaped FROM retrysafe.reap_v1($1::bytea[], NULL, false)",
+        };
+        tx.ask(sql, &[name(id)]).await.map(drop)
     }
 }
 
 /// Nothing in a transaction that is not committed is applied, whatever the failure was.
-fn refused(error: sqlx::Error) -> StoreError {
+fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
     StoreError::not_applied(StoreErrorKind::Unavailable).because(error)
+}
+
+impl ApplicationTransaction for tokio_postgres::Transaction<'_> {}
+
+impl sealed::Joined for tokio_postgres::Transaction<'_> {
+    type Row = tokio_postgres::Row;
+
+    async fn check(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn ask(
+        &mut self,
+        sql: &'static str,
+        columns: &[Column],
+    ) -> Result<Vec<Self::Row>, StoreError> {
+        let parameters: Vec<(&(dyn ToSql + Sync), Type)> =
+            columns.iter().map(Column::parameter).collect();
+        // This driver says "db error", and what the server has said one level below.
+        self.query_typed(sql, &parameters).await.map_err(|error| match error.as_db_error() {
+            Some(told) => refused(told.clone()),
+            None => refused(error),
+        })
+    }
 }

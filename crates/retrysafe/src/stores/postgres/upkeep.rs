@@ -111,7 +111,7 @@ impl PostgresStore {
         let mut held = held.lock().await;
         let wire = match held.take().filter(|wire| !wire.client.is_closed()) {
             Some(wire) => wire,
-            None => Wire::verified(&shared.settings, &shared.identity).await.map_err(|error| {
+            None => shared.wire().await.map_err(|error| {
                 StoreError::not_applied(StoreErrorKind::Unavailable).because(error)
             })?,
         };

@@ -64,6 +64,8 @@ pub use settings::RedisUrl;
 use wire::Wire;
 
 use super::clock::Clock;
+use super::quarantine;
+pub use super::quarantine::Trust;
 use super::watchers::Watchers;
 
 /// The largest body of an answer that this store keeps. Redis serves one command at a time: a larger
@@ -84,15 +86,6 @@ const HEAD_BYTES: usize = 43;
 pub struct RedisStore {
     nodes: Arc<Nodes>,
     watchers: Watchers,
-}
-
-/// How far an operator trusts a Redis that nobody has initialised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// It is new, or has lost nothing.
-    AtOnce,
-    /// It has lost records: nothing new is granted until the quarantine is over.
-    AfterQuarantine,
 }
 
 impl fmt::Debug for RedisStore {
@@ -267,11 +260,7 @@ fn refusal(answer: &Answer) -> StoreError {
     let unavailable = || StoreError::not_applied(StoreErrorKind::Unavailable);
     match answer {
         Answer::Damaged => StoreError::not_applied(StoreErrorKind::Damaged),
-        Answer::Held { until, .. } => unavailable().because(format!(
-            "this Redis may have lost acknowledged writes: nothing new is granted before {} ms \
-             since 1970 (see docs/redis.md)",
-            until.as_ms()
-        )),
+        Answer::Held { until, .. } => quarantine::held(*until, quarantine::Server::Redis),
         Answer::Absent => unavailable().because(NOT_INITIALISED),
         Answer::Done(_) | Answer::Found(_) | Answer::Known | Answer::Gone => error::nonsense(),
     }

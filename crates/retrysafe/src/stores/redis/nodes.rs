@@ -22,6 +22,7 @@ use super::script::{Answer, Script, read_answer};
 use super::settings::{Address, Purpose, Settings};
 use super::wire::Wire;
 use crate::stores::clock::Clock;
+use crate::stores::quarantine::{HeldUntil, Server};
 
 /// The pause before a server that is not ready is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -40,7 +41,7 @@ pub(super) struct Nodes {
     /// The highest version of each bucket that was acknowledged to this process.
     seen: Vec<AtomicU64>,
     /// Until when something is held, as far as this process knows.
-    held_until_ms: AtomicU64,
+    held_until: HeldUntil,
 }
 
 /// What became of one try.
@@ -68,7 +69,7 @@ impl Nodes {
             routes: RwLock::default(),
             finding: tokio::sync::Mutex::default(),
             seen: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
-            held_until_ms: AtomicU64::new(0),
+            held_until: HeldUntil::default(),
         }
     }
 
@@ -99,7 +100,7 @@ impl Nodes {
 
     /// Until when nothing new is granted, if this process has found out.
     pub(super) fn held_until(&self) -> Time {
-        Time::from_ms(self.held_until_ms.load(Ordering::Relaxed))
+        self.held_until.get()
     }
 
     /// Looks up who has which bucket, unless somebody has just done so.
@@ -161,17 +162,7 @@ impl Nodes {
 
     /// Says once that grants are held.
     pub(super) fn note_held(&self, until: Time, is_new: bool) {
-        let before = self.held_until_ms.fetch_max(until.as_ms(), Ordering::Relaxed);
-        metrics::gauge!(retrysafe_core::event::STORE_HELD_UNTIL.name)
-            .set((before.max(until.as_ms()) / 1_000) as f64);
-        if is_new && before.saturating_add(1_000) < until.as_ms() {
-            metrics::counter!(retrysafe_core::event::STORE_CHANGED.name).increment(1);
-            tracing::error!(
-                held_until_ms = until.as_ms(),
-                "this Redis is not the server that granted before, or it has lost acknowledged \
-                 writes: nothing new is executed until then; see docs/redis.md"
-            );
-        }
+        self.held_until.note(until, is_new, Server::Redis);
     }
 
     /// Sends a command about a bucket, and gives its answer.

@@ -89,6 +89,11 @@ impl TieredStore {
         Ok(store)
     }
 
+    /// What its records survive, for people.
+    pub fn durability(&self) -> String {
+        format!("{}; Redis serves copies", self.decide.durability())
+    }
+
     /// Reads the answer epoch and the database's clock now, instead of within a few seconds.
     ///
     /// # Errors

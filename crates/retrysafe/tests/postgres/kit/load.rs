@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use retrysafe::core::engine::{Ask, Begun, Engine, Settled};
 use retrysafe::core::fingerprint::{Fingerprint, RulesId};
 use retrysafe::core::record::{About, Answer, Outcome, Standing};
 use retrysafe::core::response::StoredResponse;
+use retrysafe::core::store::Transactional;
 use retrysafe::core::{Id, Key, Scope, Store};
 
 /// A history of executions and answers.
@@ -56,20 +57,45 @@ pub(crate) async fn begin_for<S: Store>(
     owner: u64,
     lease: Duration,
 ) -> Result<Begun, retrysafe::core::StoreError> {
+    let (print, about) = request();
+    engine.begin(&ask(key, owner, lease, &print, &about)).await
+}
+
+/// Begins as caller number `owner` inside a transaction, with a lease of a minute.
+pub(crate) async fn begin_in<S: Transactional<T>, T: Send>(
+    engine: &Engine<S>,
+    tx: &mut T,
+    key: &str,
+    owner: u64,
+) -> Result<Begun, retrysafe::core::StoreError> {
+    let (print, about) = request();
+    engine.begin_in(tx, &ask(key, owner, Duration::from_secs(60), &print, &about)).await
+}
+
+fn request() -> (Fingerprint, About) {
     let print = Fingerprint::from_parts(1, RulesId::from_bytes([1; 8]), [2; 32]);
-    let about = About { method: "POST".into(), route: "/load".into(), path: "/load".into() };
-    let ask = Ask {
-        scope: &scope(),
+    (print, About { method: "POST".into(), route: "/load".into(), path: "/load".into() })
+}
+
+fn ask<'a>(
+    key: &str,
+    owner: u64,
+    lease: Duration,
+    print: &'a Fingerprint,
+    about: &'a About,
+) -> Ask<'a, Fingerprint> {
+    static SCOPE: LazyLock<Scope> = LazyLock::new(scope);
+    Ask {
+        scope: &SCOPE,
         mark: None,
         key: Key::new(key).expect("a key").digest(),
-        prints: &print,
-        about: &about,
+        prints: print,
+        about,
         ttl: Duration::from_secs(3_600),
         lease,
         owner,
         request_id: None,
-    };
-    engine.begin(&ask).await
+    }
 }
 
 impl History {

@@ -107,6 +107,24 @@ CREATE TABLE retrysafe.expired (
 CREATE TABLE retrysafe.barrier (one boolean PRIMARY KEY DEFAULT true CHECK (one), at bigint NOT NULL);
 INSERT INTO retrysafe.barrier (at) VALUES (0);
 
+-- Which server has written here last. A standby that was promoted finds that it is another one, and may
+-- lack what its predecessor has acknowledged. One row; see retrysafe.observe_v1.
+CREATE TABLE retrysafe.server (
+    is_only    boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    system     text    NOT NULL,
+    timeline   text    NOT NULL,
+    -- Whether commits are waited for by a synchronous standby, which then has all of them. The commit
+    -- that sets this is waited for too, so a standby that has it has everything before it.
+    is_awaited boolean NOT NULL,
+    -- Until when nothing new is granted. 0: nothing was lost when the server last changed.
+    held_until bigint  NOT NULL
+);
+INSERT INTO retrysafe.server (system, timeline, is_awaited, held_until) VALUES (
+    (SELECT system_identifier::text FROM pg_control_system()),
+    substring(pg_walfile_name(pg_current_wal_lsn()) FROM 1 FOR 8),
+    current_setting('synchronous_standby_names') <> '', 0
+);
+
 -- The only clock.
 CREATE FUNCTION retrysafe.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
@@ -190,6 +208,87 @@ BEGIN
 END
 $$;
 
+-- What stands in the way of writes: NULL if nothing does, -1 if this server is not the one that
+-- retrysafe.server knows, so that nothing may be written before retrysafe.observe_v1 was called; else
+-- the time before which nothing new may be granted.
+CREATE FUNCTION retrysafe.hold_v1() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    held bigint;
+BEGIN
+    SELECT CASE WHEN s.held_until > retrysafe.now_ms() THEN s.held_until END INTO held
+    FROM retrysafe.server s
+    WHERE s.timeline = substring(pg_walfile_name(pg_current_wal_lsn()) FROM 1 FOR 8)
+        AND s.is_awaited = (current_setting('synchronous_standby_names') <> '');
+    RETURN CASE WHEN FOUND THEN held ELSE -1 END;
+END
+$$;
+
+-- Notes which server this is, and what a change of it means: where commits were not waited for by a
+-- synchronous standby, nothing new is granted for `hold_ms`, unless the operator has said that it
+-- `goes_on`. `knows_loss` says that the caller has seen commits on an earlier timeline that nobody
+-- waited for: whoever turns the waiting off has no standby that would surely hear of it.
+--
+-- Versions that a lost write had drawn must not be drawn again, so the sequence leaps ahead by more
+-- than can have been lost.
+CREATE FUNCTION retrysafe.observe_v1(
+    sync text, lock_ms integer, seen_system text, hold_ms bigint, goes_on boolean, knows_loss boolean
+)
+RETURNS TABLE (now_ms bigint, held_until bigint, is_new boolean, is_awaited boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    t             bigint  := retrysafe.now_ms();
+    seen_timeline text    := substring(pg_walfile_name(pg_current_wal_lsn()) FROM 1 FOR 8);
+    waits         boolean := current_setting('synchronous_standby_names') <> '';
+    kept          retrysafe.server%ROWTYPE;
+    is_other      boolean;
+    is_lossy      boolean;
+    until         bigint;
+BEGIN
+    PERFORM retrysafe.set_up_v1(sync, lock_ms);
+    SELECT * INTO kept FROM retrysafe.server;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF kept.system = seen_system AND kept.timeline = seen_timeline AND kept.is_awaited = waits
+        AND NOT (knows_loss AND kept.held_until = 0)
+    THEN
+        RETURN QUERY SELECT t, kept.held_until, false, waits;
+        RETURN;
+    END IF;
+    -- Another process may have been here meanwhile.
+    SELECT * INTO kept FROM retrysafe.server FOR UPDATE;
+    is_other := kept.system <> seen_system OR kept.timeline <> seen_timeline;
+    is_lossy := NOT goes_on AND (knows_loss AND kept.held_until = 0
+        OR is_other AND (kept.system <> seen_system OR NOT kept.is_awaited));
+    until := CASE WHEN is_lossy THEN greatest(kept.held_until, retrysafe.later(t, hold_ms))
+        WHEN is_other AND kept.held_until <= t THEN 0
+        ELSE kept.held_until END;
+    IF is_other THEN
+        PERFORM setval('retrysafe.version', nextval('retrysafe.version') + 4294967296);
+    END IF;
+    UPDATE retrysafe.server SET system = seen_system, timeline = seen_timeline, is_awaited = waits,
+        held_until = until;
+    RETURN QUERY SELECT t, until, is_other OR is_lossy, waits;
+END
+$$;
+
+-- An operator says how far this server may be trusted: new grants are held for so long. 1, and not 0:
+-- what a process knows of an earlier loss is answered by this.
+CREATE FUNCTION retrysafe.trust_v1(sync text, lock_ms integer, seen_system text, hold_ms bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM retrysafe.set_up_v1(sync, lock_ms);
+    DELETE FROM retrysafe.server;
+    INSERT INTO retrysafe.server (system, timeline, is_awaited, held_until) VALUES (
+        seen_system, substring(pg_walfile_name(pg_current_wal_lsn()) FROM 1 FOR 8),
+        current_setting('synchronous_standby_names') <> '',
+        CASE WHEN hold_ms > 0 THEN retrysafe.later(retrysafe.now_ms(), hold_ms) ELSE 1 END
+    );
+    PERFORM setval('retrysafe.version', nextval('retrysafe.version') + 4294967296);
+END
+$$;
+
 -- Reads records. One row without an id says what time it is, even if nothing is found. A record that
 -- is still of the version that is `known` comes without anything but its id and its version.
 CREATE FUNCTION retrysafe.load_v1(sync text, lock_ms integer, ids bytea[], known bigint[])
@@ -227,7 +326,8 @@ $$;
 
 -- The common writes of a batch in one statement: begins of records that do not exist (`b_`), and
 -- settles and new attempts of records whose version is still the one that was read (`s_`). A row says
--- that this id was written; an id without a row was not, and whoever wants to know why reads it.
+-- that this id was written; an id without a row was not, and whoever wants to know why reads it. A row
+-- without an id has what stands in the way, as retrysafe.hold_v1 says it, in the place of the version.
 --
 -- The caller names each id once and sorts them, and begins are written before settles, so that two
 -- batches wait for each other in one order only.
@@ -245,9 +345,16 @@ CREATE FUNCTION retrysafe.write_v1(
 RETURNS TABLE (id bytea, version bigint, now_ms bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
+DECLARE
+    held bigint;
 BEGIN
     IF lock_ms IS NOT NULL THEN
         PERFORM retrysafe.set_up_v1(sync, lock_ms);
+    END IF;
+    held := retrysafe.hold_v1();
+    IF held = -1 THEN
+        RETURN QUERY SELECT NULL::bytea, held, retrysafe.now_ms();
+        RETURN;
     END IF;
     RETURN QUERY
     WITH clock AS MATERIALIZED (
@@ -263,6 +370,7 @@ BEGIN
                 nextval('retrysafe.version') AS version
             FROM clock c, unnest(b_ids, b_requests, b_ttls, b_leases, b_details, b_timelines, b_sums)
                 AS n (id, request, ttl_ms, lease_ms, detail, timeline, sum)
+            WHERE held IS NULL
         ) f
         ON CONFLICT (id) DO NOTHING
         RETURNING r.id, r.version
@@ -292,11 +400,15 @@ BEGIN
         ) f
         WHERE r.id = f.id AND r.version = f.from_version AND r.request = f.request
             AND r.created_at = f.created_at
+            -- A new attempt is a grant, too.
+            AND (held IS NULL OR f.state <> 0)
         RETURNING r.id, r.version
     )
     SELECT b.id, b.version, c.t FROM clock c, begun b
     UNION ALL
-    SELECT s.id, s.version, c.t FROM clock c, settled s;
+    SELECT s.id, s.version, c.t FROM clock c, settled s
+    UNION ALL
+    SELECT NULL, held, c.t FROM clock c WHERE held IS NOT NULL;
 END
 $$;
 
@@ -319,9 +431,15 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     t     bigint := retrysafe.now_ms();
     today integer := (t / 86400000)::integer;
+    held  bigint;
 BEGIN
     IF lock_ms IS NOT NULL THEN
         PERFORM retrysafe.set_up_v1(sync, lock_ms);
+    END IF;
+    held := retrysafe.hold_v1();
+    IF held = -1 THEN
+        RETURN QUERY SELECT NULL::bytea, held, t;
+        RETURN;
     END IF;
     -- First, before any record is locked: nobody holds a record while waiting here.
     IF to_regclass('retrysafe.transition_' || today) IS NULL THEN
@@ -365,13 +483,17 @@ BEGIN
         ) f
         WHERE r.id = f.id AND r.version = f.from_version AND r.request = f.request
             AND r.created_at = f.created_at
+            -- A new attempt inside a transaction of the application comes here, and is a grant.
+            AND (held IS NULL OR f.state <> 0 OR f.fence <> f.version)
         RETURNING r.id, r.version, r.fence, r.state, f.label
     ), audited AS (
         INSERT INTO retrysafe.transition (day, at, id, version, fence, state, what)
         SELECT today, t, c.id, c.version, c.fence, c.state, c.label
         FROM changed c WHERE c.label IS NOT NULL
     )
-    SELECT c.id, c.version, t FROM changed c;
+    SELECT c.id, c.version, t FROM changed c
+    UNION ALL
+    SELECT NULL, held, t WHERE held IS NOT NULL;
 END
 $$;
 
@@ -530,13 +652,18 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_has
 SET enable_mergejoin = off SET jit = off
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM retrysafe.change_v1(NULL, NULL, ids, froms, requests, created, fences,
-        states, lengths, details, timelines, statuses, headers_, bodies, sums, sinces, untils,
-        last_fences, last_ats, labels);
-    IF FOUND THEN
-        UPDATE retrysafe.guard g SET is_settled = true
-        WHERE g.txid = pg_current_xact_id() AND g.id = ids[1];
-    END IF;
+    FOR id, version, now_ms IN
+        SELECT * FROM retrysafe.change_v1(NULL, NULL, ids, froms, requests, created, fences, states,
+            lengths, details, timelines, statuses, headers_, bodies, sums, sinces, untils, last_fences,
+            last_ats, labels)
+    LOOP
+        -- A doubt is no settle: what was done for an attempt that nobody answers for stays guarded.
+        IF id IS NOT NULL AND (states[1] IN (1, 2) OR labels[1] LIKE 'settled%') THEN
+            UPDATE retrysafe.guard g SET is_settled = true
+            WHERE g.txid = pg_current_xact_id() AND g.id = ids[1];
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
 

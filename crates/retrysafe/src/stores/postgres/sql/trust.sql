@@ -1,0 +1,1 @@
+SELECT retrysafe.trust_v1($1, $2, $3, $4)

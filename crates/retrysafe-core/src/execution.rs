@@ -231,11 +231,12 @@ impl Beginning {
 }
 
 /// Failing open is for a store that is out of reach or full, and only where the begin surely was not
-/// applied. A damaged record is a record: behind it may be an execution.
+/// applied. A damaged record is a record: behind it may be an execution. A store that may have forgotten
+/// says so because an execution may be under way: running unprotected beside it is what it prevents.
 fn may_run_unprotected(policy: &Policy, error: &StoreError) -> bool {
     let out_of_reach = match error.kind() {
         StoreErrorKind::Unavailable | StoreErrorKind::Full => true,
-        StoreErrorKind::Damaged | StoreErrorKind::Broken => false,
+        StoreErrorKind::Held | StoreErrorKind::Damaged | StoreErrorKind::Broken => false,
     };
     out_of_reach && policy.on_store_error == OnStoreError::Open && !error.may_have_applied()
 }
@@ -651,6 +652,7 @@ mod tests {
         for (kind, may_run) in [
             (StoreErrorKind::Unavailable, true),
             (StoreErrorKind::Full, true),
+            (StoreErrorKind::Held, false),
             (StoreErrorKind::Damaged, false),
             (StoreErrorKind::Broken, false),
         ] {

@@ -431,6 +431,9 @@ pub enum StoreErrorKind {
     Unavailable,
     /// No room for another record. Reading goes on.
     Full,
+    /// It may have forgotten what it acknowledged, and lets nobody execute for a while. Reading and
+    /// settling go on.
+    Held,
     /// The record is damaged, or of a version that this program does not know.
     Damaged,
     /// The store broke its contract. Nothing it says is to be relied on.
@@ -519,6 +522,7 @@ impl StoreErrorKind {
         match self {
             Self::Unavailable => "unavailable",
             Self::Full => "full",
+            Self::Held => "held",
             Self::Damaged => "damaged",
             Self::Broken => "broken",
         }
@@ -530,6 +534,7 @@ impl fmt::Display for StoreError {
         f.write_str(match self.kind {
             StoreErrorKind::Unavailable => "the store is out of reach",
             StoreErrorKind::Full => "the store is full",
+            StoreErrorKind::Held => "the store may have forgotten something and grants nothing new",
             StoreErrorKind::Damaged => "the record is damaged",
             StoreErrorKind::Broken => "the store broke its contract",
         })?;

@@ -190,12 +190,15 @@ impl Breaker {
         }
     }
 
-    /// Only a store that is out of reach counts. A full store still reads, and a damaged record says
-    /// nothing about the others.
+    /// Only a store that is out of reach counts. A store that is full or grants nothing new still reads
+    /// and settles, and a damaged record says nothing about the others.
     fn failed(&self, kind: StoreErrorKind) {
         match kind {
             StoreErrorKind::Unavailable => {}
-            StoreErrorKind::Full | StoreErrorKind::Damaged | StoreErrorKind::Broken => return,
+            StoreErrorKind::Full
+            | StoreErrorKind::Held
+            | StoreErrorKind::Damaged
+            | StoreErrorKind::Broken => return,
         }
         let failures = self.failures.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         if failures == FAILURES_MAX {
@@ -262,6 +265,7 @@ mod tests {
         for _ in 0..FAILURES_MAX * 2 {
             breaker.failed(StoreErrorKind::Damaged);
             breaker.failed(StoreErrorKind::Full);
+            breaker.failed(StoreErrorKind::Held);
         }
         assert!(breaker.lets_through());
         for _ in 0..FAILURES_MAX * 2 {

@@ -139,6 +139,7 @@ async fn store_out_of_reach_is_503_with_retry_after_and_nothing_runs() {
     for kind in [
         StoreErrorKind::Unavailable,
         StoreErrorKind::Full,
+        StoreErrorKind::Held,
         StoreErrorKind::Damaged,
         StoreErrorKind::Broken,
     ] {

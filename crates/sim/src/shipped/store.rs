@@ -149,6 +149,7 @@ impl SimStore {
             &[
                 StoreErrorKind::Unavailable,
                 StoreErrorKind::Full,
+                StoreErrorKind::Held,
                 StoreErrorKind::Damaged,
                 StoreErrorKind::Broken,
             ],

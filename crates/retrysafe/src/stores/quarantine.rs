@@ -57,7 +57,7 @@ impl HeldUntil {
 
 /// What is told to whom nothing is granted.
 pub(super) fn held(until: Time, server: Server) -> StoreError {
-    StoreError::not_applied(StoreErrorKind::Unavailable).because(format!(
+    StoreError::not_applied(StoreErrorKind::Held).because(format!(
         "this {} may have lost acknowledged writes: nothing new is granted before {} ms since 1970 \
          (see {})",
         server.name(),

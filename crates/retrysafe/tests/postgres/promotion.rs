@@ -62,7 +62,7 @@ async fn answered(engine: &PostgresEngine, key: &str) -> u64 {
 }
 
 fn is_held(error: &StoreError) {
-    assert_eq!((error.kind(), error.may_have_applied()), (StoreErrorKind::Unavailable, false));
+    assert_eq!((error.kind(), error.may_have_applied()), (StoreErrorKind::Held, false));
     assert!(error.to_string().contains("nothing new is granted"), "{error}");
 }
 

@@ -148,6 +148,61 @@ async fn a_write_that_no_replica_has_is_not_acknowledged() {
     assert!(error.may_have_applied(), "{error}");
 }
 
+/// An owner settles again when its settle was ambiguous, and finds its own outcome in the record. It
+/// once took that for an acknowledgement, and a replay served it: no replica had it, and a fail-over
+/// would have lost what two callers were told.
+#[tokio::test]
+async fn what_no_replica_has_is_neither_acknowledged_later_nor_replayed() {
+    let master = Server::start(&[]);
+    let replica = Server::start(&[("replicaof", &format!("127.0.0.1 {}", master.port))]);
+    replica.wait_for_sync(&master);
+    let (url, store) = new_store(&master.url(), "wait=1,200ms").await;
+    let engine = Engine::new(store);
+    let Begun::Execute(lease) = begin(&engine, "k", 1).await.unwrap() else { panic!() };
+    replica.freeze(true);
+    let mut unsettled = engine.settle(lease, &completed("k")).await.unwrap_err();
+    for _ in 0..3 {
+        assert!(unsettled.error.to_string().contains("replicas"), "{}", unsettled.error);
+        unsettled = engine.settle(unsettled.lease, &completed("k")).await.unwrap_err();
+        assert!(begin(&engine, "k", 2).await.is_err(), "a replay would tell what may be lost");
+        assert!(engine.store().load(id("k")).await.is_err(), "and so would a look");
+    }
+    let other = Engine::new(RedisStore::open(&url).await.unwrap());
+    assert!(begin(&other, "k", 3).await.is_err(), "another process knows no better");
+    replica.freeze(false);
+    replica.wait_for_sync(&master);
+    let settled = engine.settle(unsettled.lease, &completed("k")).await.unwrap();
+    assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
+    assert!(matches!(begin(&other, "k", 4).await.unwrap(), Begun::Replay(..)));
+    // What is known to be replicated is served without a replica.
+    replica.freeze(true);
+    assert!(matches!(begin(&engine, "k", 5).await.unwrap(), Begun::Replay(..)));
+    replica.freeze(false);
+}
+
+/// From Redis 7.2 on a replica counts when it has flushed. A proxy makes the server look newer, and
+/// answers what such a server would.
+#[tokio::test]
+async fn a_newer_server_is_asked_to_wait_for_the_disks_of_its_replicas() {
+    let server = Server::start(&[("appendonly", "yes")]);
+    let proxy = Proxy::to(server.port).await;
+    proxy.act_as_newer(1, 1);
+    let (_, store) = new_store(&proxy.url(), "wait=1,200ms").await;
+    let engine = Engine::new(store);
+    assert!(matches!(begin(&engine, "k", 1).await.unwrap(), Begun::Execute(_)));
+    assert!(proxy.waits() > 0, "WAITAOF was asked");
+    for (own, replicas) in [(1, 0), (0, 1)] {
+        proxy.act_as_newer(own, replicas);
+        let error = begin(&engine, &format!("{own} {replicas}"), 1).await.unwrap_err();
+        assert!(error.may_have_applied() && error.to_string().contains("flushed"), "{error}");
+    }
+    // A server that keeps no log of its own has nothing to flush.
+    server.cli(&["CONFIG", "SET", "appendonly", "no"]);
+    proxy.act_as_newer(0, 1);
+    let (_, store) = new_store(&proxy.url(), "wait=1,200ms").await;
+    assert!(matches!(begin(&Engine::new(store), "k", 1).await.unwrap(), Begun::Execute(_)));
+}
+
 /// A server that needs a replica refuses by itself.
 #[tokio::test]
 async fn a_server_that_lost_its_replicas_takes_no_writes() {

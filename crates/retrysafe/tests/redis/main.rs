@@ -12,6 +12,7 @@
     reason = "a test fails by panicking, and says what it measured"
 )]
 
+mod attacks;
 mod conformance;
 mod failover;
 mod faults;

@@ -22,7 +22,7 @@ async fn answered(engine: &RedisEngine, key: &str) {
 
 async fn held(engine: &RedisEngine, key: &str) {
     let error = begin(engine, key, 2).await.unwrap_err();
-    assert_eq!((error.kind(), error.may_have_applied()), (StoreErrorKind::Unavailable, false));
+    assert_eq!((error.kind(), error.may_have_applied()), (StoreErrorKind::Held, false));
     assert!(error.to_string().contains("nothing new is granted"), "{error}");
 }
 
@@ -164,6 +164,38 @@ async fn a_replica_that_missed_the_last_writes_grants_nothing_new() {
     // Its owner hears that its record is gone, and says so to its caller.
     let settled = engine.settle(running, &completed("x")).await.unwrap();
     assert!(matches!(settled, Settled::Lost { current: None, .. }), "{settled:?}");
+}
+
+/// A master becomes a replica and is promoted again, while a connection to it sleeps. That connection
+/// knows the server by its former name, others by its present one. Each took the other's name for a
+/// change and held the grants anew, so that the quarantine never ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_was_a_replica_for_a_while_is_held_once() {
+    let one = Server::start(&[]);
+    let two = Server::start(&[("replicaof", &format!("127.0.0.1 {}", one.port))]);
+    let (url, store) = new_store(&one.url(), "quarantine=1500ms").await;
+    let sleeper = Engine::new(store);
+    answered(&sleeper, "old").await;
+    two.wait_for_sync(&one);
+    two.cli(&["REPLICAOF", "NO", "ONE"]);
+    one.cli(&["REPLICAOF", "127.0.0.1", &two.port.to_string()]);
+    one.wait_for_sync(&two);
+    one.cli(&["REPLICAOF", "NO", "ONE"]);
+    let awake = Engine::new(RedisStore::open(&url).await.unwrap());
+    held(&awake, "new").await;
+    let started = std::time::Instant::now();
+    let mut turn = 0;
+    loop {
+        turn += 1;
+        assert!(started.elapsed() < Duration::from_secs(30), "the quarantine does not end");
+        let tried = [begin(&sleeper, "new", turn).await, begin(&awake, "new", turn + 1).await];
+        turn += 1;
+        if tried.into_iter().any(|begun| matches!(begun, Ok(Begun::Execute(_)))) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    replayed(&sleeper, "old").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -81,6 +81,7 @@ async fn it_is_said_what_a_crash_loses() {
     let server = Server::start(&[("appendonly", "yes"), ("appendfsync", "everysec")]);
     let (url, store) = new_store(&server.url(), "").await;
     assert!(store.durability().contains("the last second may be lost"), "{}", store.durability());
+    assert!(store.durability().contains("a retry that comes later"), "{}", store.durability());
     let strict = format!("{}?require=aof-always", server.url());
     let refused = told(&strict).await;
     assert!(refused.contains("appendfsync always"), "{refused}");

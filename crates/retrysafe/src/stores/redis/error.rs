@@ -69,6 +69,8 @@ pub(super) enum Refused {
     Moved,
     /// The slot is on its way to another node, and this key is there.
     Asked,
+    /// The slot is on its way to another node, and its keys are on both sides right now.
+    Divided,
     /// The server is not ready, or no master any more.
     NotNow,
     /// No room.
@@ -87,9 +89,8 @@ impl Refused {
             "NOSCRIPT" => Self::ScriptUnknown,
             "MOVED" => Self::Moved,
             "ASK" => Self::Asked,
-            "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" | "BUSY" => {
-                Self::NotNow
-            }
+            "TRYAGAIN" => Self::Divided,
+            "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" | "BUSY" => Self::NotNow,
             "OOM" => Self::Full,
             "WRONGTYPE" => Self::Damaged,
             "NOREPLICAS" | "MISCONF" | "NOPERM" | "NOAUTH" | "CROSSSLOT" => Self::Denied,
@@ -110,6 +111,7 @@ pub(super) fn refusal(refused: Refused, error: &ServerError) -> StoreError {
         Refused::ScriptUnknown
         | Refused::Moved
         | Refused::Asked
+        | Refused::Divided
         | Refused::NotNow
         | Refused::Denied => StoreErrorKind::Unavailable,
     };

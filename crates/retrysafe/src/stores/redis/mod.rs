@@ -166,7 +166,8 @@ impl RedisStore {
         }
         format!(
             "answers survive a crash of this process; {}. A fail-over may lose what its replica has \
-             not got; nothing new is executed for {} after one",
+             not got; nothing new is executed for {} after one, and a retry that comes later, of a \
+             request that was lost, runs again",
             words.join("; "),
             retrysafe_core::units::show_duration(self.nodes.settings.quarantine)
         )
@@ -194,8 +195,15 @@ impl RedisStore {
         let keys = self.nodes.names.bucket(bucket).ok_or_else(error::nonsense)?;
         let value = self.nodes.call(bucket, is_write, |wire| build(wire, keys)).await?;
         let (now, answer) = read_answer(value)?;
-        if let Answer::Held { until, is_new } = answer {
-            self.nodes.note_held(until, is_new);
+        match &answer {
+            Answer::Held { until, is_new } => self.nodes.note_held(*until, *is_new),
+            // It was waited for.
+            Answer::Done(version) => self.nodes.note_replicated(bucket, *version),
+            Answer::Found(value) => {
+                let version = stamp_of(value).map_or(u64::MAX, |stamp| stamp.version);
+                self.nodes.ensure_replicated(bucket, version).await?;
+            }
+            Answer::Known | Answer::Gone | Answer::Damaged | Answer::Absent => {}
         }
         Ok((now, answer))
     }
@@ -235,8 +243,7 @@ impl RedisStore {
 /// The record that a value is. Its head was checked by the script that has read it.
 fn decode(id: &Id, value: Bytes) -> Result<Record, StoreError> {
     let damaged = || StoreError::not_applied(StoreErrorKind::Damaged);
-    let stamp = value.get(2..2 + Stamp::LENGTH).and_then(|bytes| bytes.try_into().ok());
-    let stamp = Stamp::from_bytes(stamp.ok_or_else(damaged)?);
+    let stamp = stamp_of(&value).ok_or_else(damaged)?;
     if value.len() < HEAD_BYTES {
         return Err(damaged());
     }
@@ -249,6 +256,12 @@ fn decode(id: &Id, value: Bytes) -> Result<Record, StoreError> {
     }
 }
 
+/// Version and clock of a value's write.
+fn stamp_of(value: &[u8]) -> Option<Stamp> {
+    let stamp = value.get(2..2 + Stamp::LENGTH).and_then(|bytes| bytes.try_into().ok());
+    stamp.map(Stamp::from_bytes)
+}
+
 /// The record that a write has made of the bytes that were sent.
 fn written(bytes: Vec<u8>, now: Time, version: u64) -> Result<Record, StoreError> {
     let broken = |error| StoreError::maybe_applied(StoreErrorKind::Broken).because(error);
@@ -257,11 +270,10 @@ fn written(bytes: Vec<u8>, now: Time, version: u64) -> Result<Record, StoreError
 
 /// What an answer means that is none to the question.
 fn refusal(answer: &Answer) -> StoreError {
-    let unavailable = || StoreError::not_applied(StoreErrorKind::Unavailable);
     match answer {
         Answer::Damaged => StoreError::not_applied(StoreErrorKind::Damaged),
         Answer::Held { until, .. } => quarantine::held(*until, quarantine::Server::Redis),
-        Answer::Absent => unavailable().because(NOT_INITIALISED),
+        Answer::Absent => StoreError::not_applied(StoreErrorKind::Held).because(NOT_INITIALISED),
         Answer::Done(_) | Answer::Found(_) | Answer::Known | Answer::Gone => error::nonsense(),
     }
 }

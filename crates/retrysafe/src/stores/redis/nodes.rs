@@ -20,7 +20,7 @@ use super::link::{Link, Reached, Routes};
 use super::names::{BUCKETS, Names};
 use super::script::{Answer, Script, read_answer};
 use super::settings::{Address, Purpose, Settings};
-use super::wire::Wire;
+use super::wire::{Durability, Wire};
 use crate::stores::clock::Clock;
 use crate::stores::quarantine::{HeldUntil, Server};
 
@@ -40,6 +40,9 @@ pub(super) struct Nodes {
     finding: tokio::sync::Mutex<Option<Instant>>,
     /// The highest version of each bucket that was acknowledged to this process.
     seen: Vec<AtomicU64>,
+    /// The highest version of each bucket of which enough replicas are known to have it, where writes
+    /// wait for replicas.
+    replicated: Vec<AtomicU64>,
     /// Until when something is held, as far as this process knows.
     held_until: HeldUntil,
 }
@@ -69,6 +72,7 @@ impl Nodes {
             routes: RwLock::default(),
             finding: tokio::sync::Mutex::default(),
             seen: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            replicated: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
             held_until: HeldUntil::default(),
         }
     }
@@ -91,6 +95,43 @@ impl Nodes {
     pub(super) fn note_seen(&self, bucket: usize, version: u64) {
         if let Some(seen) = self.seen.get(bucket) {
             seen.fetch_max(version, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes sure that enough replicas have a record of this version, where writes wait for replicas.
+    ///
+    /// Whoever wrote it may have waited in vain, and a replica that takes over would not have what is
+    /// answered here. A write of our own comes after all writes of this server before it, so waiting for
+    /// that one is enough; and versions of a bucket rise, so older ones need no wait any more.
+    pub(super) async fn ensure_replicated(
+        &self,
+        bucket: usize,
+        version: u64,
+    ) -> Result<(), StoreError> {
+        let Some(replicated) = self.replicated.get(bucket) else { return Ok(()) };
+        if self.settings.wait.is_none() || version <= replicated.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let meta = self.names.bucket(bucket).map(|keys| &keys.meta);
+        let probe = |wire: &Wire| {
+            let mut command = wire.run(Script::Probe);
+            command.arg(1).arg(meta).arg(self.clock());
+            command
+        };
+        let answer = self.call(bucket, true, probe).await;
+        // What was written means nothing: for whoever asked, nothing was applied.
+        let unknown = |error| StoreError::not_applied(StoreErrorKind::Unavailable).because(error);
+        match read_answer(answer.map_err(unknown)?)? {
+            (_, Answer::Done(_)) => self.note_replicated(bucket, version),
+            (_, other) => return Err(super::refusal(&other)),
+        }
+        Ok(())
+    }
+
+    /// Notes a version that enough replicas have.
+    pub(super) fn note_replicated(&self, bucket: usize, version: u64) {
+        if let Some(replicated) = self.replicated.get(bucket) {
+            replicated.fetch_max(version, Ordering::Relaxed);
         }
     }
 
@@ -227,7 +268,15 @@ impl Nodes {
                 return Err(error::unavailable(is_write).because("too slow"));
             }
         };
-        let Value::ServerError(error) = value else { return Ok(Tried::Answered(value)) };
+        let Value::ServerError(error) = value else {
+            if is_newly_held(&value) {
+                // The server is not who this connection took it for. If it was a replica for a while
+                // and is a master again, another connection knows it by another name, and the two
+                // would hold each other's grants for ever.
+                link.give_up(&wire);
+            }
+            return Ok(Tried::Answered(value));
+        };
         let refused = Refused::of(&error);
         let told = error::refusal(refused, &error);
         match refused {
@@ -237,6 +286,7 @@ impl Nodes {
             }
             Refused::Asked => *asked = self.node_of(&error),
             Refused::Moved => {}
+            Refused::Divided => tokio::time::sleep(PAUSE).await,
             Refused::NotNow => {
                 // It may be a replica now, or have been promoted: whoever it is, it is asked again.
                 link.give_up(&wire);
@@ -275,11 +325,13 @@ impl Nodes {
             commands.cmd("ASKING");
         }
         commands.add_command(command);
+        let facts = wire.facts();
+        // A replica has it on its disk, and so has the master, if it keeps a log at all.
+        let own_flushes = i64::from(facts.durability != Durability::Nothing);
         if let Some(wait) = wait {
             let within_ms = super::due::ms(wait.within);
-            if wire.facts().knows_waitaof {
-                // A replica has it on its disk, and so has the master.
-                commands.cmd("WAITAOF").arg(1).arg(wait.replicas).arg(within_ms);
+            if facts.knows_waitaof {
+                commands.cmd("WAITAOF").arg(own_flushes).arg(wait.replicas).arg(within_ms);
             } else {
                 commands.cmd("WAIT").arg(wait.replicas).arg(within_ms);
             }
@@ -288,10 +340,16 @@ impl Nodes {
         let acknowledged = wait.and_then(|_| answers.pop());
         let value = answers.pop().unwrap_or_default();
         if let Some(wait) = wait.filter(|_| is_written(&value))
-            && replicas_of(acknowledged.as_ref()) < u64::from(wait.replicas)
+            && replicas_of(acknowledged.as_ref(), own_flushes) < u64::from(wait.replicas)
         {
-            return Ok(Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
-                .because("too few replicas have acknowledged it in time (wait=)")));
+            let why = if facts.knows_waitaof {
+                "too few replicas have flushed it in time (wait=): this server is asked to wait for \
+                 their disks, so they need appendonly yes, and with appendfsync everysec the wait must \
+                 be longer than a second"
+            } else {
+                "too few replicas have acknowledged it in time (wait=)"
+            };
+            return Ok(Err(StoreError::maybe_applied(StoreErrorKind::Unavailable).because(why)));
         }
         Ok(Ok(value))
     }
@@ -350,6 +408,12 @@ fn absent_node() -> StoreError {
     StoreError::not_applied(StoreErrorKind::Unavailable).because("no node has this slot now")
 }
 
+/// Whether a script has found just now that the server has changed.
+fn is_newly_held(answer: &Value) -> bool {
+    let Value::Array(parts) = answer else { return false };
+    matches!(parts.as_slice(), [Value::BulkString(word), _, _, Value::Int(1)] if word == b"held")
+}
+
 /// Whether a script has written something. What it only found, or refused, no replica needs.
 fn is_written(answer: &Value) -> bool {
     let Value::Array(parts) = answer else { return false };
@@ -357,12 +421,14 @@ fn is_written(answer: &Value) -> bool {
 }
 
 /// How many replicas have acknowledged, by the answer to WAIT or WAITAOF.
-fn replicas_of(answer: Option<&Value>) -> u64 {
+fn replicas_of(answer: Option<&Value>, own_flushes: i64) -> u64 {
     match answer {
         Some(Value::Int(count)) => u64::try_from(*count).unwrap_or(0),
         // What this server has flushed, then how many replicas have.
         Some(Value::Array(counts)) => match counts.as_slice() {
-            [Value::Int(1..), Value::Int(count)] => u64::try_from(*count).unwrap_or(0),
+            [Value::Int(own), Value::Int(count)] if *own >= own_flushes => {
+                u64::try_from(*count).unwrap_or(0)
+            }
             _ => 0,
         },
         _ => 0,
@@ -375,12 +441,14 @@ mod tests {
 
     #[test]
     fn only_what_replicas_have_said_counts() {
-        assert_eq!(replicas_of(Some(&Value::Int(2))), 2);
-        assert_eq!(replicas_of(Some(&Value::Array(vec![Value::Int(1), Value::Int(3)]))), 3);
-        // The server itself has not flushed it.
-        assert_eq!(replicas_of(Some(&Value::Array(vec![Value::Int(0), Value::Int(3)]))), 0);
+        let flushed = |own, replicas| Value::Array(vec![Value::Int(own), Value::Int(replicas)]);
+        assert_eq!(replicas_of(Some(&Value::Int(2)), 1), 2);
+        assert_eq!(replicas_of(Some(&flushed(1, 3)), 1), 3);
+        // The server itself has not flushed it, though it keeps a log; or it keeps none.
+        assert_eq!(replicas_of(Some(&flushed(0, 3)), 1), 0);
+        assert_eq!(replicas_of(Some(&flushed(0, 3)), 0), 3);
         for answer in [None, Some(&Value::Nil), Some(&Value::Int(-1)), Some(&Value::Okay)] {
-            assert_eq!(replicas_of(answer), 0);
+            assert_eq!(replicas_of(answer, 0), 0);
         }
     }
 }

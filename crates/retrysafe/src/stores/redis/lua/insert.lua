@@ -10,11 +10,11 @@ end
 if head and not (head.kind == 'E' and head.due <= now) then
     return { 'found', now, redis.call('GET', KEYS[1]) }
 end
-local highest, refusal = may_grant(KEYS[2], now, ARGV[5], ARGV[6], ARGV[7])
+local highest, refusal = may_grant(KEYS[2], now, us, ARGV[5], ARGV[6], ARGV[7])
 if not highest then
     return refusal
 end
-local version = math.max(us, highest + 1)
+local version = next_version(us, highest, 0)
 local due = now + tonumber(ARGV[4])
 redis.call('SET', KEYS[1], value_of(id, version, now, 'L', due, ARGV[3]))
 redis.call('ZADD', KEYS[3], 0, id)

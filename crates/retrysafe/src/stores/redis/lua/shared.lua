@@ -9,14 +9,22 @@
 
 local HEAD = 43
 
--- The store's clock in milliseconds, and the server's in microseconds. Only tests give a clock.
+-- How far versions leap at the most when the server has changed: no two clocks are a day apart.
+local LEAP_MAX_MS = 86400000
+
+-- The store's clock in milliseconds and in microseconds. Only tests give a clock.
 local function read_clock(given)
+    if given ~= '' then
+        return tonumber(given), tonumber(given) * 1000
+    end
     local time = redis.call('TIME')
     local us = time[1] * 1000000 + time[2]
-    if given ~= '' then
-        return tonumber(given), us
-    end
     return math.floor(us / 1000), us
+end
+
+-- The version of a write: by the clock, and above every version that the bucket has given out and the record has had.
+local function next_version(us, highest, of_record)
+    return math.max(us, highest + 1, of_record + 1)
 end
 
 local function seal_of(id, front, tail)
@@ -48,10 +56,11 @@ end
 -- Whether this server may be trusted with a new grant. A bucket knows which server last granted in it, the highest
 -- version that it has given out, and until when it is held. Another server, or a version that is lower than one that
 -- a caller has seen, means that acknowledged writes may be lost: nothing new is granted until whoever was executing
--- has ended, and whoever retries has stopped.
+-- has ended, and whoever retries has stopped. The lost versions were counted by another clock, which may have been
+-- ahead of this one: versions go on above all that it can have counted.
 --
 -- Gives the highest version, or nothing and the answer that the caller gets.
-local function may_grant(meta, now, identity, seen, hold_ms)
+local function may_grant(meta, now, us, identity, seen, hold_ms)
     local kept = redis.call('HMGET', meta, 'identity', 'held_until', 'version')
     if not kept[1] then
         return nil, { 'absent', now }
@@ -59,7 +68,7 @@ local function may_grant(meta, now, identity, seen, hold_ms)
     local held_until, version, is_new = tonumber(kept[2]), tonumber(kept[3]), 0
     if kept[1] ~= identity or version < tonumber(seen) then
         held_until = math.max(held_until, now + tonumber(hold_ms))
-        version = math.max(version, tonumber(seen))
+        version = math.max(version, tonumber(seen), us + math.min(tonumber(hold_ms), LEAP_MAX_MS) * 1000)
         is_new = 1
         redis.call('HSET', meta, 'identity', identity, 'held_until', held_until, 'version', version)
     end

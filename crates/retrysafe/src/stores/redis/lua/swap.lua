@@ -17,12 +17,12 @@ end
 local highest = tonumber(redis.call('HGET', KEYS[2], 'version') or 0)
 if ARGV[9] == '1' then
     local refusal
-    highest, refusal = may_grant(KEYS[2], now, ARGV[10], ARGV[11], ARGV[12])
+    highest, refusal = may_grant(KEYS[2], now, us, ARGV[10], ARGV[11], ARGV[12])
     if not highest then
         return refusal
     end
 end
-local version = math.max(us, highest + 1, head.version + 1)
+local version = next_version(us, highest, head.version)
 local kind, due = ARGV[5], math.min(now + tonumber(ARGV[6]), tonumber(ARGV[7]))
 if kind == '=' then
     kind, due = head.kind, head.due

@@ -132,13 +132,22 @@ faults! {
     WithdrawalDoubts "withdrawal-doubts" breaks S14 within 1_000,
     /// A withdrawal does not look whose attempt it takes back.
     WithdrawsAnybody "withdraws-anybody" breaks S14 within 5_000,
+    /// A server that took another's place grants at once.
+    NoQuarantine "no-quarantine" breaks S25 within 1_000,
 }
 
 impl Fault {
     /// The profile in which it is looked for: the reference, or the only one where it can show.
     pub const fn profile(self) -> Option<Profile> {
         let needs_cache = matches!(self, Self::CacheGrants | Self::CacheOutlives);
-        Some(if needs_cache { Profile::Cached } else { Profile::Durable })
+        let needs_fail_over = matches!(self, Self::NoQuarantine);
+        Some(if needs_cache {
+            Profile::Cached
+        } else if needs_fail_over {
+            Profile::FailOver
+        } else {
+            Profile::Durable
+        })
     }
 
     /// Whether it changes what shipped code has decided: the machine, the engine, the policy or the
@@ -186,7 +195,8 @@ impl Fault {
             | Self::NoLeaseCheck
             | Self::DisconnectCancels
             | Self::ResumesOldFence
-            | Self::WithdrawsAnybody => false,
+            | Self::WithdrawsAnybody
+            | Self::NoQuarantine => false,
         }
     }
 

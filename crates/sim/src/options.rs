@@ -82,8 +82,8 @@ pub enum Profile {
     Cached,
     /// One process owns it: what was running when it opens is unknown.
     SingleOwner,
-    /// Its fail-over may forget the last writes. The weaker promise is documented, and so are the
-    /// findings here: they are counted apart.
+    /// Its fail-over may forget the last writes, and the rules of the Redis store follow: nothing new
+    /// is granted for a while. What they cannot cover is documented, and counted apart.
     FailOver,
 }
 
@@ -226,6 +226,11 @@ impl Options {
                 kinds = kinds.with(kind);
             }
         }
+        if profile == Profile::FailOver {
+            // Servers take turns, and how long the new one grants nothing is measured on its clock.
+            // That one is behind the former's at times; nobody turns it while it is waited for.
+            kinds = kinds.without(Kind::StoreForward).without(Kind::StoreBack);
+        }
         if profile == Profile::Cached {
             // A cached answer cannot hear of an early end of its retention.
             kinds = kinds.without(Kind::Expire);
@@ -260,6 +265,21 @@ impl Options {
             lookups_max: chance.between(1, 3) as u32,
             fault,
         }
+    }
+
+    /// How far the clocks of two servers that take turns may be apart.
+    pub fn clock_apart_max_ms(&self) -> u64 {
+        self.lease_ms / 2
+    }
+
+    /// How long after a fail-over nothing new may be granted, by the recorder's clock.
+    pub fn quarantine_ms(&self) -> u64 {
+        self.lease_max_ms
+    }
+
+    /// How long the new server holds its grants, by its own clock.
+    pub fn hold_ms(&self) -> u64 {
+        self.quarantine_ms() + 2 * self.clock_apart_max_ms()
     }
 
     /// The longest that a request may be under way to the upstream.

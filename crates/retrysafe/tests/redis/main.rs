@@ -22,5 +22,6 @@ mod kit;
 mod postgres_kit;
 mod processes;
 mod quarantine;
+mod rules;
 mod start;
 mod tiered;

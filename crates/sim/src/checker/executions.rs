@@ -57,6 +57,9 @@ impl Checker {
             conn.ambiguous |= ambiguous;
         }
         self.reach(if ambiguous { Sometimes::AmbiguousBegin } else { Sometimes::BeginRefused });
+        if !ambiguous && self.at < self.held_until() {
+            self.reach(Sometimes::HeldRefusal);
+        }
     }
 
     pub(super) fn unsent(&mut self, fence: u32, late: bool) {

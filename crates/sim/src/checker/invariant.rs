@@ -53,6 +53,7 @@ invariants! {
     S22 "no settled record ends before its time, and no other one ever",
     S23 "a replay is of a generation that lived when it was asked for",
     S24 "only the store's clock ends leases",
+    S25 "after a fail-over nothing is granted until whoever was executing has ended",
     S26 "the cache serves nothing that the store would not",
     S30 "what is decided stays decided",
     S38 "a client uses one key per call, stops when told to, and does not take doubt for failure",
@@ -92,6 +93,7 @@ impl Invariant {
             | Self::S20
             | Self::S21
             | Self::S24
+            | Self::S25
             | Self::S26
             | Self::S38
             | Self::L1

@@ -39,6 +39,8 @@ pub struct Rules {
     pub lease_max_ms: u64,
     /// How long an owner tries to settle, and its process knows of what it did.
     pub settles_for_ms: u64,
+    /// How long after a fail-over nothing new may be granted.
+    pub quarantine_ms: u64,
 }
 
 /// A broken invariant, where it broke.
@@ -70,6 +72,7 @@ pub struct Checker {
     clock_back_ms: u64,
     version_max: u32,
     healed_at: Option<u64>,
+    failed_over_at: Option<u64>,
     violations: Vec<Violation>,
     documented: u32,
     reached: Reached,
@@ -230,6 +233,7 @@ impl Rules {
             fails_open: false,
             lease_max_ms: u64::MAX,
             settles_for_ms: u64::MAX,
+            quarantine_ms: options.quarantine_ms(),
         }
     }
 }
@@ -263,6 +267,7 @@ impl Checker {
             clock_back_ms: 0,
             version_max: 0,
             healed_at: None,
+            failed_over_at: None,
             violations: Vec::new(),
             documented: 0,
             reached: Reached::default(),
@@ -299,7 +304,7 @@ impl Checker {
         self.dead_letters.clear();
         (self.clock_offset, self.clock_max, self.clock_back_ms) = (0, 0, 0);
         self.version_max = 0;
-        self.healed_at = None;
+        (self.healed_at, self.failed_over_at) = (None, None);
         self.violations.clear();
         self.documented = 0;
         self.reached = Reached::default();
@@ -312,7 +317,10 @@ impl Checker {
             What::Jumped { by } => self.jumped(by),
             What::Healed => self.healed_at = Some(self.at),
             What::Ended => self.ended(),
-            What::FailedOver => self.reach(Sometimes::FailOver),
+            What::FailedOver => {
+                self.reach(Sometimes::FailOver);
+                self.failed_over_at = Some(self.at);
+            }
             What::Forgotten { key } => self.forgotten(key),
             What::Paused { .. }
             | What::Resumed { .. }

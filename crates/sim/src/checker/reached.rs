@@ -80,6 +80,7 @@ sometimes! {
     DeadLetter Both "a reconciler gives up",
     StoreReopened Fast "a single-owner store opens with something in progress",
     FailOver Fast "the store fails over",
+    HeldRefusal Fast "a begin is refused because the store has failed over",
     CacheServes Fast "the cache serves a replay",
     CacheStale Fast "the cache holds what it may not serve any more",
     ClockBackOverExpiry Both "the store's clock goes back over an expiry",

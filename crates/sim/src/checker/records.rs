@@ -184,6 +184,7 @@ impl Checker {
         let key = wrote.key;
         let fence_max = self.keys.get(usize::from(key)).map(|key| key.fence_max).unwrap_or(0);
         self.require(wrote.fence > fence_max, I::S11, key);
+        self.require(self.at >= self.held_until(), I::S25, key);
         let conn = if let Role::Begin { conn } = wrote.by.role {
             conn
         } else {
@@ -404,6 +405,11 @@ impl Checker {
         if self.conns.iter().any(|conn| conn.known && !conn.answered && conn.key == key) {
             self.reach(Sometimes::EndsUnderRequest);
         }
+    }
+
+    /// Until when nothing new may be granted.
+    pub(super) fn held_until(&self) -> u64 {
+        self.failed_over_at.map_or(0, |at| at.saturating_add(self.rules.quarantine_ms))
     }
 
     pub(super) fn forgotten(&mut self, key: u8) {

@@ -29,6 +29,7 @@ fn rules() -> Rules {
         fails_open: false,
         lease_max_ms: u64::MAX,
         settles_for_ms: u64::MAX,
+        quarantine_ms: 0,
     }
 }
 
@@ -400,6 +401,12 @@ fn bad_history(invariant: Invariant) -> Story {
             S::Unknown,
             1,
         ),
+        I::S25 => Story::new()
+            .under(|rules| (rules.profile, rules.quarantine_ms) = (Profile::FailOver, LEASE_MS))
+            .then(What::FailedOver)
+            .later(LEASE_MS / 2)
+            .calls(0, 0, 0)
+            .begins(0, 0),
         I::S26 => replay_after_the_end().under(|rules| rules.profile = Profile::Cached),
         I::S30 => resolved(executed(), Found::OperatorSaysNot, S::FailedRetryable),
         I::S38 => executed().then(What::Invoked { call: 0, conn: 1, key: 4, print: 0, gateway: 0 }),
@@ -561,6 +568,10 @@ fn what_a_fail_over_forgot_is_documented_and_nothing_else() {
         documented(forgetful().calls(2, 2, 0).hears(2, 2, Class::Replay, 201, 0).ends());
     assert_eq!(violations, []);
     assert!(count > 0);
+    // A grant within the quarantine is not what was forgotten, but what was not waited for.
+    let hasty = forgetful().under(|rules| rules.quarantine_ms = u64::MAX / 2).ends();
+    let (_, violations) = documented(hasty);
+    assert_eq!(violations.first().map(|it| it.invariant), Some(Invariant::S25));
     // A send without a grant has nothing to do with memory.
     let (_, violations) = documented(forgetful().calls(2, 2, 0).sends(2, 0, 99).ends());
     assert_eq!(violations.first().map(|it| it.invariant), Some(Invariant::S3));

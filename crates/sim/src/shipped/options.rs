@@ -233,6 +233,7 @@ impl Options {
             fails_open: self.fails_open,
             lease_max_ms: self.lease_max_ms,
             settles_for_ms: self.lease_max_ms.max(self.settle_max_ms),
+            quarantine_ms: 0,
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Process {
     pub frozen_at: Option<u64>,
     /// Since when, by its own clock, its reconciler has known a fence to be unknown.
     pub seen: Vec<(u32, u64)>,
+    /// The highest version of a record that was acknowledged to it.
+    pub version_seen: u64,
 }
 
 /// What the tasks of a gateway process share.

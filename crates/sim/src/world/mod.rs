@@ -12,6 +12,7 @@ mod gateway;
 mod handle;
 mod mutant;
 mod nemesis;
+mod redis_rules;
 mod sim_store;
 mod tables;
 mod upkeep;

@@ -26,7 +26,7 @@ pub enum Blow {
     CutOff { gateway: u8, ms: u64 },
     Jump { by: i64 },
     Flush,
-    FailOver { lag_ms: u64 },
+    FailOver { lag_ms: u64, behind_ms: u64 },
 }
 
 impl World {
@@ -153,8 +153,10 @@ impl World {
             }
         }
         if self.options.profile == Profile::FailOver {
+            // The replica is behind, and so is its clock at times.
             let lag_ms = self.chance.scaled(5, lease);
-            last = last.max(self.blow_around(starts, Blow::FailOver { lag_ms }));
+            let behind_ms = self.chance.below(self.options.clock_apart_max_ms());
+            last = last.max(self.blow_around(starts, Blow::FailOver { lag_ms, behind_ms }));
         }
         last
     }
@@ -276,9 +278,12 @@ impl World {
                 self.cache.flush();
                 self.record(What::Flushed);
             }
-            Blow::FailOver { lag_ms } => {
+            Blow::FailOver { lag_ms, behind_ms } => {
                 self.record(What::FailedOver);
                 self.store.fail_over(self.now.saturating_sub(lag_ms), self.now, &mut self.log);
+                let by = -(behind_ms as i64);
+                self.store.jump(by);
+                self.record(What::Jumped { by });
             }
         }
     }
@@ -292,6 +297,7 @@ impl World {
         process.paused = false;
         process.held.clear();
         process.seen.clear();
+        process.version_seen = 0;
         self.record(What::Crashed { gateway });
         self.doomed.push(Doomed::Gateway(gateway));
         for conn in 0..self.conns.len() {

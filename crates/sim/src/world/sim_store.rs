@@ -4,20 +4,21 @@
 //! own [`First::record`] and [`Write::onto`] inside the atomic step. It writes every applied change
 //! into the history: of what the records are, this is the ground truth. It never errs by itself;
 //! what goes wrong on the way is the [`wire`](super::wire)'s business.
+//!
+//! The profile that fails over runs the rules of the Redis store ([`redis_rules`](super::redis_rules)):
+//! versions by the clock with a floor, and no new grant for a while after the server has changed.
 
 use retrysafe_core::machine::{self, Decision, OwnerGone};
-use retrysafe_core::record::{First, Record, Standing, State, Write};
+use retrysafe_core::record::{Becomes, First, Record, Standing, State, Write};
 use retrysafe_core::store::{Cursor, Inserted, Page, Query, Stamped, Swapped};
 use retrysafe_core::time::Time;
 
+use super::redis_rules::{self, Asked, Bucket, Grants};
 use super::tables::{self, Tables};
 use super::wire::{Request, Response};
 use crate::history::{Act, By, Entry, NONE, OUTSIDE, Role, STORE_EPOCH_MS, What, Wrote};
 use crate::museum::Fault;
 use crate::options::{NAMES, Options, Profile, SCOPES};
-
-/// How far the sequence leaps at a fail-over, so that it never repeats a number that was lost.
-const FAIL_OVER_LEAP: u64 = 1_000;
 
 /// The store's state.
 pub struct SimStore {
@@ -28,9 +29,25 @@ pub struct SimStore {
     offset: i64,
     offset_max: i64,
     high: u64,
+    /// Which server this is, where one may take another's place.
+    server: u64,
+    /// What lies beside the records of such a server.
+    bucket: Bucket,
+    hold_ms: u64,
     /// What each write replaced, while a fail-over may forget it.
-    undo: Vec<(u64, u8, Option<Record>)>,
+    undo: Vec<Undo>,
 }
+
+/// A write that a replica may have missed.
+struct Undo {
+    at: u64,
+    key: u8,
+    record: Option<Record>,
+    bucket: Bucket,
+}
+
+/// What a bucket knows that an operator has initialised.
+const NEW_BUCKET: Bucket = Bucket { identity: 1, held_until_ms: 0, version: 0 };
 
 impl SimStore {
     pub fn new(options: &Options) -> Self {
@@ -42,6 +59,9 @@ impl SimStore {
             offset: 0,
             offset_max: 0,
             high: 0,
+            server: 0,
+            bucket: NEW_BUCKET,
+            hold_ms: 0,
             undo: Vec::new(),
         };
         store.reset(options);
@@ -53,6 +73,9 @@ impl SimStore {
         self.records.clear();
         self.records.resize(usize::from(SCOPES * NAMES), None);
         (self.sequence, self.offset, self.offset_max, self.high) = (0, 0, 0, 0);
+        (self.server, self.bucket) = (NEW_BUCKET.identity, NEW_BUCKET);
+        let holds = options.fault != Some(Fault::NoQuarantine);
+        self.hold_ms = if holds { options.hold_ms() } else { 0 };
         self.undo.clear();
     }
 
@@ -95,11 +118,15 @@ impl SimStore {
         &mut self,
         request: &Request,
         by: By,
+        seen: u64,
         at: u64,
         tables: &Tables,
         log: &mut Vec<Entry>,
     ) -> Stamped<Response> {
         let now = self.clock(at);
+        if self.profile == Profile::FailOver && self.is_held(request, seen, now) {
+            return Stamped { now, value: Response::Held };
+        }
         let value = match request {
             Request::Insert(first) => match tables.key(&first.id) {
                 Some(key) => Response::Inserted(self.insert(key, first, by, at, now, log)),
@@ -126,6 +153,38 @@ impl SimStore {
         Stamped { now, value }
     }
 
+    /// Whether nothing new is granted, and this request wants that. Every request comes on a connection
+    /// that was made to this server, and its first words asked the bucket.
+    fn is_held(&mut self, request: &Request, seen: u64, now: Time) -> bool {
+        let asked = Asked {
+            now_ms: now.as_ms(),
+            now_ticks: ticks(now),
+            identity: self.server,
+            seen,
+            hold_ms: self.hold_ms,
+            hold_ticks: self.hold_ms,
+        };
+        let grants = redis_rules::may_grant(&mut self.bucket, &asked);
+        let is_held = matches!(grants, Grants::HeldUntil { .. });
+        is_held
+            && match request {
+                Request::Insert(first) => {
+                    // What is there is answered, whoever the server is.
+                    let is_it = |record: &&Record| record.id == first.id && !record.is_expired(now);
+                    !self.records.iter().flatten().any(|record| is_it(&record))
+                }
+                Request::Swap { key, version, write, .. } => {
+                    matches!(write.becomes, Becomes::Begun { .. })
+                        && self.record(*key).is_some_and(|record| record.version == *version)
+                }
+                Request::Load(_)
+                | Request::Scan(_)
+                | Request::Reap { .. }
+                | Request::Put(_)
+                | Request::Delete(_) => false,
+            }
+    }
+
     /// The store's process starts anew: nobody can still be executing what is in progress.
     pub fn reopen(&mut self, at: u64, log: &mut Vec<Entry>) {
         let now = self.clock(at);
@@ -143,11 +202,12 @@ impl SimStore {
     pub fn fail_over(&mut self, since: u64, at: u64, log: &mut Vec<Entry>) -> bool {
         let now = self.clock(at);
         let mut forgot = false;
-        while let Some((wrote_at, key, before)) = self.undo.pop() {
+        while let Some(Undo { at: wrote_at, key, record: before, bucket }) = self.undo.pop() {
             if wrote_at < since {
                 break;
             }
             forgot = true;
+            self.bucket = bucket;
             let by = By { gateway: OUTSIDE, epoch: 0, role: Role::FailOver };
             match &before {
                 Some(record) => log.push(wrote(key, by, Act::RolledBack, record, at, now)),
@@ -158,7 +218,7 @@ impl SimStore {
             }
         }
         self.undo.clear();
-        self.sequence += FAIL_OVER_LEAP;
+        self.server += 1;
         forgot
     }
 
@@ -186,7 +246,7 @@ impl SimStore {
         now: Time,
         log: &mut Vec<Entry>,
     ) -> Record {
-        let version = self.next_version(None);
+        let version = self.next_version(None, now);
         let record = first.record(now, version);
         log.push(wrote(key, by, Act::Inserted, &record, at, now));
         self.replace(key, at, Some(record.clone()));
@@ -210,7 +270,7 @@ impl SimStore {
             return Swapped::Lost(Some(current.clone()));
         }
         let current_version = current.version;
-        let version = self.next_version(Some(current_version));
+        let version = self.next_version(Some(current_version), now);
         let Some(current) = self.record(key) else { return Swapped::Lost(None) };
         let record = write.onto(current, now, version);
         log.push(wrote(key, by, Act::of(write), &record, at, now));
@@ -257,19 +317,30 @@ impl SimStore {
         if let Some(slot) = self.records.get_mut(usize::from(key)) {
             let before = std::mem::replace(slot, record);
             if self.profile == Profile::FailOver {
-                self.undo.push((at, key, before));
+                let version = slot.as_ref().map_or(0, |record| record.version);
+                self.undo.push(Undo { at, key, record: before, bucket: self.bucket });
+                self.bucket.version = self.bucket.version.max(version);
             }
         }
     }
 
-    fn next_version(&mut self, current: Option<u64>) -> u64 {
+    fn next_version(&mut self, current: Option<u64>, now: Time) -> u64 {
         self.sequence += 1;
-        match (self.fault, current) {
+        match (self.fault, self.profile) {
             // A counter per record starts anew with each generation.
-            (Some(Fault::VersionReused), current) => current.unwrap_or(0) + 1,
-            (_, _) => self.sequence,
+            (Some(Fault::VersionReused), _) => current.unwrap_or(0) + 1,
+            (_, Profile::FailOver) => {
+                redis_rules::next_version(ticks(now), self.bucket.version, current)
+            }
+            (_, Profile::Durable | Profile::Cached | Profile::SingleOwner) => self.sequence,
         }
     }
+}
+
+/// The clock as versions count it here: in milliseconds since the history began, so that many writes
+/// fall on one tick and a history's versions fit its log.
+fn ticks(now: Time) -> u64 {
+    now.as_ms().saturating_sub(STORE_EPOCH_MS)
 }
 
 fn wrote(key: u8, by: By, act: Act, record: &Record, at: u64, now: Time) -> Entry {

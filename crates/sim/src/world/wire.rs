@@ -37,12 +37,33 @@ pub enum Response {
     Scanned(Page),
     Reaped(usize),
     Deleted,
+    /// The server has changed, and nothing new is granted yet.
+    Held,
+}
+
+impl Response {
+    /// The highest version that it tells of.
+    fn version(&self) -> u64 {
+        match self {
+            Self::Inserted(Inserted::New(record) | Inserted::Exists(record))
+            | Self::Loaded(Some(record))
+            | Self::Swapped(Swapped::Done(record) | Swapped::Lost(Some(record))) => record.version,
+            Self::Loaded(None)
+            | Self::Swapped(Swapped::Lost(None))
+            | Self::Scanned(_)
+            | Self::Reaped(_)
+            | Self::Deleted
+            | Self::Held => 0,
+        }
+    }
 }
 
 /// A request under way, and what its sender will hear.
 pub struct Op {
     by: By,
     request: Request,
+    /// The highest version that was acknowledged to the sender when it sent.
+    seen: u64,
     /// How long the answer takes; none if it gets lost.
     back_ms: Option<u64>,
     /// Whether the answer to the first copy gets lost, and the second copy is answered.
@@ -92,9 +113,11 @@ impl World {
         if let Some((ms, _)) = fate.fails {
             self.after(ms, Event::StoreFails(op));
         }
+        let sender = self.gateways.get(usize::from(by.gateway));
         self.ops.push(Op {
             by,
             request,
+            seen: sender.map_or(0, |process| process.version_seen),
             back_ms: fate.back_ms,
             second_answers: fate.second_answers,
             response: None,
@@ -126,8 +149,9 @@ impl World {
         {
             return;
         }
+        let (by, seen) = (sent.by, sent.seen);
         let response =
-            self.store.apply(&sent.request, sent.by, self.now, &self.tables, &mut self.log);
+            self.store.apply(&sent.request, by, seen, self.now, &self.tables, &mut self.log);
         if sent.closed || sent.response.is_some() {
             return;
         }
@@ -144,7 +168,15 @@ impl World {
         let Some(sent) = self.ops.get_mut(usize::from(op)) else { return };
         if !sent.closed {
             sent.closed = true;
-            sent.heard = sent.response.take().map(Ok);
+            sent.heard = sent.response.take().map(|response| match response.value {
+                Response::Held => Err(StoreError::not_applied(StoreErrorKind::Held)),
+                value => {
+                    if let Some(process) = self.gateways.get_mut(usize::from(sent.by.gateway)) {
+                        process.version_seen = process.version_seen.max(value.version());
+                    }
+                    Ok(Stamped { now: response.now, value })
+                }
+            });
             self.ready.push(sent.waiter);
         }
     }

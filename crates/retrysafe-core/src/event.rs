@@ -138,6 +138,9 @@ metrics! {
     STORE_CHANGED = Counter "retrysafe_store_changed_total" [];
     /// Until when such a server grants nothing new, in seconds since 1970; it may be in the past.
     STORE_HELD_UNTIL = Gauge "retrysafe_store_held_until_seconds" [];
+    /// Looks for the copy of an answer in the Redis of a tiered store, by what came of them: served,
+    /// absent, refused (not ours, outdated, or damaged) or failed.
+    COPIES = Counter "retrysafe_copies_total" ["look"];
     /// Expired records deleted.
     REAPED = Counter "retrysafe_reaped_total" [];
     /// Records a sweep could not read or write.

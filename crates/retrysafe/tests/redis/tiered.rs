@@ -8,6 +8,7 @@ use retrysafe::core::Store as _;
 use retrysafe::core::conformance::Bench;
 use retrysafe::core::engine::{Begun, Engine, Settled};
 use retrysafe::core::record::Answer;
+use retrysafe::stores::postgres::PostgresStore;
 use retrysafe::stores::tiered::{TieredStore, TieredUrl};
 
 use crate::kit::load::{begin, completed, id};
@@ -187,6 +188,23 @@ async fn what_an_operator_has_expired_is_not_served_again() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Somebody expires an answer through the database alone, and is gone: a gateway on `postgres://`, or
+/// one that dies right after its commit. The commit itself has to end the copies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_expired_without_a_tiered_store_is_not_served_again() {
+    let stage = Stage::new().await;
+    stage.answered("k", "first").await;
+    let plain = PostgresStore::open(&stage.url.decide).await.unwrap();
+    Engine::new(plain).expire(id("k"), "wrong").await.unwrap();
+    // As if the few seconds had passed after which every process has read the epoch again.
+    stage.engine.store().refresh().await.unwrap();
+    let begun = begin(&stage.engine, "k", 2).await.unwrap();
+    assert!(matches!(begun, Begun::Execute(_)), "{begun:?}");
+    let other = TieredStore::open(&stage.url).await.unwrap();
+    let begun = begin(&Engine::new(other), "k", 3).await.unwrap();
+    assert!(matches!(begun, Begun::InProgress(_)), "{begun:?}");
 }
 
 /// A Redis that hangs costs some requests a moment, and then nobody anything; one that is gone as well.

@@ -1,7 +1,8 @@
 //! What does the database keep for a Redis that answers in its stead?
 //!
 //! One row: the secret by which copies of answers are known to be ours, and the answer epoch, which
-//! ends every copy that was made before it.
+//! ends every copy that was made before it. The statement that expires a record raises the epoch, in the
+//! same transaction (`migrations/0001_records.sql`): there is nothing to be done here.
 
 use retrysafe_core::store::StoreError;
 use retrysafe_core::time::Time;
@@ -19,24 +20,5 @@ impl PostgresStore {
         let secret = secret.and_then(|secret| secret.try_into().ok()).ok_or_else(broken)?;
         let (epoch, now) = (row.number(1).ok_or_else(broken)?, row.number(2).ok_or_else(broken)?);
         Ok((secret, epoch as u64, time(now)))
-    }
-
-    /// Raises the answer epoch, durably. Gives the new one, and the database's clock.
-    pub(in crate::stores) async fn raise_answer_epoch(&self) -> Result<(u64, Time), StoreError> {
-        let sql = "UPDATE retrysafe.answer_tier SET epoch = epoch + 1
-            RETURNING epoch, retrysafe.now_ms()";
-        let row = self
-            .with_wire(async |wire| {
-                let (begun, raised, committed) = tokio::join!(
-                    biased;
-                    wire.client.batch_execute(&wire.begin),
-                    wire.client.query_typed_one(sql, &[]),
-                    wire.client.batch_execute("COMMIT"),
-                );
-                begun.and(raised).and_then(|row| committed.map(|()| row))
-            })
-            .await?;
-        let (epoch, now) = (row.number(0).ok_or_else(broken)?, row.number(1).ok_or_else(broken)?);
-        Ok((epoch as u64, time(now)))
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::Value;
+use retrysafe_core::event::COPIES;
 use retrysafe_core::scope::Id;
 use tokio::sync::Semaphore;
 
@@ -43,16 +44,21 @@ impl Answers {
         answers
     }
 
-    /// What Redis has under this name.
+    /// What Redis has under this name. A Redis that has failed is not asked.
     pub(super) async fn look(self: &Arc<Self>, id: &Id) -> Option<Vec<u8>> {
         if !self.is_well.load(Ordering::Relaxed) {
+            count_look("failed");
             return None;
         }
         let get = |key: &str| redis::cmd("GET").arg(key).take();
         match tokio::time::timeout(LOOK_MAX, self.nodes.ask(id, get)).await {
             Ok(Ok(Value::BulkString(copy))) => Some(copy),
-            Ok(Ok(_)) => None,
+            Ok(Ok(_)) => {
+                count_look("absent");
+                None
+            }
             Ok(Err(_)) | Err(_) => {
+                count_look("failed");
                 self.failed();
                 None
             }
@@ -96,6 +102,11 @@ impl Answers {
             tokio::spawn(mend(Arc::downgrade(self)));
         }
     }
+}
+
+/// Counts what came of a look.
+pub(super) fn count_look(what: &'static str) {
+    metrics::counter!(COPIES.name, "look" => what).increment(1);
 }
 
 /// Tries until Redis answers, or nobody wants it any more.

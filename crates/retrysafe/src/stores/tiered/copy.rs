@@ -20,8 +20,8 @@ const FORMAT: u8 = 1;
 /// How long before its expiry a copy ends. The database's clock is only known as of a few seconds ago.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// The longest life of a copy, whatever the record's: what an operator has expired in the moment in
-/// which this process died is served no longer than this.
+/// The longest life of a copy, whatever the record's: an answer that nobody asks for again for an hour
+/// need not take up memory.
 const LIFE_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// The largest copy. A larger answer is the database's to serve.

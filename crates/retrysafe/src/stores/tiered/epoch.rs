@@ -2,8 +2,8 @@
 //!
 //! The secret of copies, the answer epoch, and the clock. The epoch is read every [`READ_EVERY`], and
 //! what is older than [`FRESH_FOR`] does not count: then the database is asked. An operator's `expire`
-//! raises the epoch, which ends every copy that was made before; so a process serves what was expired
-//! elsewhere for [`FRESH_FOR`] at the most.
+//! raises the epoch in the same transaction, which ends every copy that was made before; so a process
+//! serves what was expired elsewhere for [`FRESH_FOR`] at the most.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ pub(super) struct Known {
 struct Last {
     epoch: u64,
     epoch_at: Instant,
+    /// A reading that was asked for before this moment does not count.
+    doubted_at: Instant,
     now: Time,
     now_at: Instant,
 }
@@ -43,6 +45,7 @@ impl Known {
         let last = Last {
             epoch: reading.epoch,
             epoch_at: asked,
+            doubted_at: asked,
             now: reading.now,
             now_at: Instant::now(),
         };
@@ -57,7 +60,7 @@ impl Known {
         // Never back: whoever was told of a time is told of no earlier one.
         last.now = last.now.plus(Duration::from_millis(passed.as_millis() as u64));
         last.now_at += Duration::from_millis(passed.as_millis() as u64);
-        (last.epoch_at.elapsed() <= FRESH_FOR)
+        (last.epoch_at >= last.doubted_at && last.epoch_at.elapsed() <= FRESH_FOR)
             .then_some(Reading { epoch: last.epoch, now: last.now })
     }
 
@@ -78,6 +81,11 @@ impl Known {
             last.epoch = reading.epoch;
             last.epoch_at = asked;
         }
+    }
+
+    /// Says that the epoch may have risen by now: whatever was read before does not count.
+    pub(super) fn doubt(&self) {
+        self.last().doubted_at = Instant::now();
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -101,6 +109,18 @@ mod tests {
         known.note(reading(1, 2_000), Instant::now());
         let now = known.reading().unwrap();
         assert!(now.epoch == 1 && now.now >= Time::from_ms(2_000));
+    }
+
+    #[test]
+    fn a_reading_from_before_a_doubt_does_not_count() {
+        let known = Known::new([0; 32], reading(1, 1_000), Instant::now());
+        let asked = Instant::now();
+        known.doubt();
+        assert_eq!(known.reading(), None);
+        known.note(reading(1, 1_000), asked);
+        assert_eq!(known.reading(), None, "it was asked for before");
+        known.note(reading(2, 1_000), Instant::now());
+        assert_eq!(known.reading().map(|reading| reading.epoch), Some(2));
     }
 
     #[test]

@@ -34,7 +34,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use answers::Answers;
+use answers::{Answers, count_look};
 use epoch::{Known, READ_EVERY, Reading};
 use retrysafe_core::record::{Becomes, First, Record, Write};
 use retrysafe_core::scope::Id;
@@ -109,8 +109,10 @@ impl TieredStore {
         let copy = self.answers.look(id).await?;
         // The look took a moment, in which the epoch may have risen.
         let Reading { epoch, now } = self.known.reading()?;
-        let record = copy::open(&self.known.secret, epoch, id, copy, now)?;
-        (before.epoch == epoch).then_some(Stamped { now, value: record })
+        let record =
+            copy::open(&self.known.secret, epoch, id, copy, now).filter(|_| before.epoch == epoch);
+        count_look(if record.is_some() { "served" } else { "refused" });
+        record.map(|record| Stamped { now, value: record })
     }
 
     /// Copies a record that the database has, as of a moment at which this epoch held.
@@ -119,14 +121,6 @@ impl TieredStore {
         if let Some((copy, life)) = copy::seal(&self.known.secret, epoch, record, now) {
             self.answers.write(record.id, copy, life);
         }
-    }
-
-    /// Ends every copy that was made so far.
-    async fn raise_epoch(&self) -> Result<(), StoreError> {
-        let asked = Instant::now();
-        let (epoch, now) = self.decide.raise_answer_epoch().await?;
-        self.known.note(Reading { epoch, now }, asked);
-        Ok(())
     }
 }
 
@@ -165,17 +159,18 @@ impl Store for TieredStore {
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
         let id = from.id;
         let is_expiry = matches!(write.becomes, Becomes::Expired);
-        if is_expiry {
-            self.raise_epoch().await?;
-        }
         let before = self.known.reading();
-        let swapped = self.decide.swap(from, write).await?;
-        self.known.note_now(swapped.now);
+        let swapped = self.decide.swap(from, write).await;
         if is_expiry {
-            // Once more: somebody may have copied it between the first time and the write.
-            self.raise_epoch().await?;
+            // Whether the answer came or not: the epoch has risen if it was applied.
+            self.known.doubt();
             self.answers.remove(id);
-        } else if let Swapped::Done(record) = &swapped.value {
+            // If it cannot be read now, the database serves all replays until it can.
+            let _ = self.refresh().await;
+        }
+        let swapped = swapped?;
+        self.known.note_now(swapped.now);
+        if let Swapped::Done(record) = &swapped.value {
             self.copy_behind(record, before);
         }
         Ok(swapped)

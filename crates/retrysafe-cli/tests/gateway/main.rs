@@ -41,6 +41,10 @@ mod promise;
 mod proxying;
 mod readiness;
 mod reconcile;
+mod redis;
+#[allow(dead_code, reason = "the stores' own tests use the rest of it")]
+#[path = "../../../retrysafe/tests/redis/kit/server.rs"]
+mod redis_server;
 mod secrets;
 mod together;
 mod unasked;

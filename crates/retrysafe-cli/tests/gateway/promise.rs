@@ -1,6 +1,7 @@
 //! Does the promise hold, whatever the store?
 //!
-//! Every case runs on the disk store and on PostgreSQL, each with a gateway and records of its own.
+//! Every case runs on the disk store, on PostgreSQL, on Redis, on a Redis Cluster of six nodes and on
+//! PostgreSQL behind copies in Redis, each with a gateway and records of its own.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -9,28 +10,32 @@ use std::time::{Duration, Instant};
 
 use super::kit::{Gate, Gateway, Message, Step, Upstream, key, raw, reply, request, send, until};
 use super::postgres::database;
+use super::redis::{in_cluster, in_redis, tiered};
 
 /// Opens a gateway with this much more configuration.
 type Open = fn(&Upstream, &str) -> Gateway;
 
-fn on_postgres(upstream: &Upstream, toml: &str) -> Gateway {
-    Gateway::start_on(&database(), upstream, toml)
+macro_rules! on_one_store {
+    ($store:ident, $open:expr, $($case:ident)*) => {
+        mod $store {
+            $(#[test]
+            fn $case() {
+                super::$case($open);
+            })*
+        }
+    };
+    ($store:ident at $url:path, $($case:ident)*) => {
+        on_one_store!($store, |upstream, toml| super::Gateway::start_on(&$url(), upstream, toml), $($case)*);
+    };
 }
 
 macro_rules! on_every_store {
     ($($case:ident)*) => {
-        mod disk {
-            $(#[test]
-            fn $case() {
-                super::$case(super::Gateway::start);
-            })*
-        }
-        mod postgres {
-            $(#[test]
-            fn $case() {
-                super::$case(super::on_postgres);
-            })*
-        }
+        on_one_store!(disk, super::Gateway::start, $($case)*);
+        on_one_store!(postgres at super::database, $($case)*);
+        on_one_store!(redis at super::in_redis, $($case)*);
+        on_one_store!(cluster at super::in_cluster, $($case)*);
+        on_one_store!(tiered at super::tiered, $($case)*);
     };
 }
 

@@ -18,6 +18,7 @@ use super::kit::{
 };
 use super::pages::{self, Block, Page, Span};
 use super::postgres::database;
+use super::redis;
 
 /// Command lines that are not run, and why. Each begins a line of some page.
 const NOT_RUN: [(&str, &str); 5] = [
@@ -187,6 +188,7 @@ impl House {
             .replace("127.0.0.1:8080", &self.gateway.address.to_string())
             .replace("127.0.0.1:8081", &self.gateway.admin.to_string())
             .replace("127.0.0.1:3000", &self.upstream.address.to_string())
+            .replace("127.0.0.1:6379", &format!("127.0.0.1:{}", redis::server().port))
             .replace("/run/secrets/store", "store-url")
             .replace('…', "secret");
         let command = self.with_words(&command, "ID", || self.unknown());

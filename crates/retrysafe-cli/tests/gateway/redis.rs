@@ -8,7 +8,7 @@ use super::postgres::database;
 use super::redis_server::{Server, Servers};
 
 /// The server of this test run.
-fn server() -> &'static Server {
+pub(crate) fn server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| Server::start(&[("appendonly", "yes")]))
 }
@@ -112,6 +112,21 @@ fn a_redis_that_changed_is_told_in_the_log_and_counted() {
     let (code, out, err) = run(&["init"], &store);
     assert!(code == 0 && out.contains("from now on"), "{out}{err}");
     assert_eq!(later.post("/new", &key(), "{}").status(), 201);
+}
+
+#[test]
+fn looks_for_copies_are_counted() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start_on(&tiered(), &upstream, "");
+    let key = key();
+    assert_eq!(gateway.post("/a", &key, "{}").status(), 201);
+    let counted = |look: &str| {
+        let line = format!("retrysafe_copies_total{{look=\"{look}\"}} ");
+        gateway.ask("GET", "/metrics", "").text().contains(&line)
+    };
+    until("a copy is served", || gateway.post("/a", &key, "{}").is_replay() && counted("served"));
+    assert!(!counted("refused"));
+    assert_eq!(upstream.count("/a"), 1);
 }
 
 #[test]

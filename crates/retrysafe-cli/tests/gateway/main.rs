@@ -31,6 +31,7 @@ mod jwt;
 mod kit;
 mod life;
 mod limits;
+mod links;
 mod log;
 mod meaning;
 mod metrics;

@@ -1,7 +1,7 @@
 //! What do the pages tell people to type?
 //!
-//! The README and every page of `docs/`, as far as a machine can read them: fenced blocks with their
-//! language, and what stands between backticks in the text.
+//! The README, SECURITY.md and every page of `docs/`, as far as a machine can read them: fenced blocks with their
+//! language, what stands between backticks in the text, links and headings.
 
 use std::path::{Path, PathBuf};
 
@@ -26,14 +26,28 @@ pub(crate) struct Span {
     pub(crate) text: String,
 }
 
+/// A link to a file of the repository, or to a heading of one.
+pub(crate) struct Link {
+    pub(crate) at: String,
+    /// What the reader sees.
+    pub(crate) text: String,
+    /// The file, from the root of the repository.
+    pub(crate) file: PathBuf,
+    /// The heading, as it stands after `#`.
+    pub(crate) heading: Option<String>,
+}
+
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The README and every page below `docs/`.
+/// Pages at the root that tell people what to type.
+const AT_THE_ROOT: [&str; 2] = ["README.md", "SECURITY.md"];
+
+/// The pages at the root, and every page below `docs/`.
 pub(crate) fn all() -> Vec<Page> {
-    let mut names = vec![PathBuf::from("README.md")];
+    let mut names: Vec<PathBuf> = AT_THE_ROOT.iter().map(PathBuf::from).collect();
     let mut folders = vec![PathBuf::from("docs")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(root().join(&folder)).unwrap().flatten() {
@@ -50,7 +64,7 @@ pub(crate) fn all() -> Vec<Page> {
 }
 
 impl Page {
-    fn read(name: &Path) -> Self {
+    pub(crate) fn read(name: &Path) -> Self {
         let text = std::fs::read_to_string(root().join(name)).unwrap();
         Self { name: name.display().to_string(), text }
     }
@@ -95,6 +109,50 @@ impl Page {
             }
         }
         spans
+    }
+
+    /// Its links to files of the repository, outside of blocks. Links to other places are not ours to judge.
+    pub(crate) fn links(&self) -> Vec<Link> {
+        let mut links = Vec::new();
+        let mut is_block = false;
+        for (number, line) in (1..).zip(self.text.lines()) {
+            is_block ^= line.trim().starts_with("```");
+            for (before, after) in line.match_indices("](").map(|(at, _)| line.split_at(at)) {
+                let target = after[2..].split(')').next().unwrap_or_default();
+                if is_block || target.contains("://") || target.starts_with("mailto:") {
+                    continue;
+                }
+                let text = before.rsplit('[').next().unwrap_or_default().to_owned();
+                let (file, heading) = match target.split_once('#') {
+                    Some((file, heading)) => (file, Some(heading.to_owned())),
+                    None => (target, None),
+                };
+                let own = Path::new(&self.name);
+                let file = if file.is_empty() {
+                    own.to_owned()
+                } else {
+                    own.parent().unwrap_or(Path::new("")).join(file)
+                };
+                links.push(Link { at: format!("{}:{number}", self.name), text, file, heading });
+            }
+        }
+        links
+    }
+
+    /// Its headings, as they stand after `#` in a link: lower case, hyphens for spaces, nothing else but letters and digits.
+    pub(crate) fn headings(&self) -> Vec<String> {
+        let mut is_block = false;
+        let mut headings = Vec::new();
+        for line in self.text.lines() {
+            is_block ^= line.trim().starts_with("```");
+            if let (false, Some(heading)) = (is_block, line.strip_prefix('#')) {
+                let text = heading.trim_start_matches('#').trim().to_lowercase();
+                let kept =
+                    text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+                headings.push(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+            }
+        }
+        headings
     }
 
     fn spans_of(&self, paragraph: &[(usize, &str)]) -> Vec<Span> {

@@ -1,0 +1,82 @@
+//! Do the published vectors say what this code does, and does somebody else's code agree?
+//!
+//! The files of `docs/vectors/` are for people who write another implementation. They are made here, from this crate, and
+//! compared with what is checked in. `UPDATE_VECTORS=1 cargo test -p retrysafe-core --test vectors` writes them anew:
+//! fingerprints and names are stored in records, so a change of a file is a change of the format.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "this is how a test fails"
+)]
+
+mod fingerprints;
+mod names;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+#[test]
+fn the_vectors_of_keys_are_what_this_code_does() {
+    compare("keys", &names::keys());
+}
+
+#[test]
+fn the_vectors_of_scopes_are_what_this_code_does() {
+    compare("scopes", &names::scopes());
+}
+
+#[test]
+fn the_vectors_of_fingerprints_are_what_this_code_does() {
+    compare("fingerprints", &fingerprints::all());
+}
+
+/// Another language, another reading of the page, the same digests.
+#[test]
+fn a_second_implementation_in_python_agrees_with_all_vectors() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/second_implementation.py");
+    let output = Command::new("python3").arg(script).arg(folder()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let count = [names::keys(), names::scopes(), fingerprints::all()].map(|all| all.len());
+    assert_eq!(said.trim(), format!("{} vectors agree", count.iter().sum::<usize>()));
+}
+
+/// The vectors could be wrong without anybody noticing if the judge agreed with everything.
+#[test]
+fn the_second_implementation_notices_a_changed_vector() {
+    let wrong = std::env::temp_dir().join(format!("retrysafe-vectors-{}", std::process::id()));
+    std::fs::create_dir_all(&wrong).unwrap();
+    for name in ["keys", "scopes", "fingerprints"] {
+        let text = std::fs::read_to_string(folder().join(format!("{name}.json"))).unwrap();
+        let text = text.replacen("\"sha256\": \"0", "\"sha256\": \"1", 1);
+        std::fs::write(wrong.join(format!("{name}.json")), text).unwrap();
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/second_implementation.py");
+    let output = Command::new("python3").arg(script).arg(&wrong).output().unwrap();
+    std::fs::remove_dir_all(&wrong).unwrap();
+    assert!(!output.status.success(), "a changed digest was taken for right");
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/vectors")
+}
+
+/// Compares vectors with their file, or writes the file if that was asked for.
+fn compare(name: &str, vectors: &[Value]) {
+    let path = folder().join(format!("{name}.json"));
+    let made = serde_json::to_string_pretty(&json!(vectors)).unwrap() + "\n";
+    if std::env::var_os("UPDATE_VECTORS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap();
+    assert!(kept == made, "{} is not what this code does now", path.display());
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

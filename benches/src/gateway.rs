@@ -6,8 +6,8 @@
 //! cores: only ratios mean something, and CPU time per request says what they rest on.
 
 mod bare;
-mod load;
-mod servers;
+pub mod load;
+pub mod servers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub fn run() {
     match arguments.as_slice() {
         ["bare", listen, upstream] => bare::serve(listen.parse().unwrap(), upstream.parse().unwrap()),
         ["memory"] => memory(),
+        ["latency"] => latency(ROUNDS, WINDOW),
+        ["latency", "short"] => latency(1, WINDOW / 4),
         _ => table(),
     }
 }
@@ -82,6 +84,47 @@ fn table() {
         let failed: u64 = rounds.iter().flatten().map(|measured| measured.failed).sum();
         assert_eq!(failed, 0, "{name}: answers that were not 2xx");
     }
+}
+
+/// How long a durable first POST takes, next to the bare proxy's, by the number of callers.
+fn latency(rounds: usize, window: Duration) {
+    let folder = tempfile::tempdir_in(servers::target()).unwrap();
+    let upstream = bare::upstream();
+    let servers = [Server::bare(upstream), Server::gateway(upstream, folder.path(), "")];
+    println!("{rounds} rounds of {} ms per server, interleaved; medians of the rounds, and their ranges\n", window.as_millis());
+    println!("| connections | server | p50 ms | p99 ms | requests/s |");
+    println!("| ---: | --- | ---: | ---: | ---: |");
+    for connections in [1, 16, 64, 256] {
+        let mut all = [Vec::new(), Vec::new()];
+        for round in 0..=rounds {
+            for turn in 0..servers.len() {
+                let at = (round + turn) % servers.len();
+                let measured = load::run(&servers[at], Asked::First, connections, window);
+                assert_eq!(measured.failed, 0, "answers that were not 2xx");
+                // The first round warms up.
+                if round > 0 {
+                    all[at].push(measured);
+                }
+            }
+        }
+        for (server, measured) in servers.iter().zip(&all) {
+            println!(
+                "| {connections} | {} | {} | {} | {:.0} |",
+                server.name,
+                spread(measured.iter().map(|measured| measured.p50_ms)),
+                spread(measured.iter().map(|measured| measured.p99_ms)),
+                median(measured.iter().map(|measured| measured.rate)),
+            );
+        }
+    }
+}
+
+/// The median of some values, and their range.
+fn spread(values: impl Iterator<Item = f64>) -> String {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let [low, middle, high] = [0, values.len() / 2, values.len() - 1].map(|at| values[at]);
+    format!("{middle:.2} ({low:.2} – {high:.2})")
 }
 
 /// Drives many distinct keys through a gateway that keeps them for a few seconds.

@@ -10,6 +10,8 @@ mod fingerprint;
 mod gateway;
 #[cfg(feature = "layer")]
 mod layer;
+#[cfg(feature = "peers")]
+mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(any(feature = "fingerprint", feature = "layer"))]
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
         "gateway" => gateway::run(),
         #[cfg(feature = "layer")]
         "layer" => layer::run(),
+        #[cfg(feature = "peers")]
+        "peers" => peers::run(),
         #[cfg(feature = "postgres")]
         "postgres" => postgres::run(),
         #[cfg(feature = "stores")]

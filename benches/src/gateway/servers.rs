@@ -11,10 +11,11 @@ pub fn target() -> PathBuf {
     folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../target").into())
 }
 
-/// A server as a child of this process.
+/// A server as a child of this process. It ends when this process does, however that ends.
 pub struct Server {
     pub name: &'static str,
     pub address: SocketAddr,
+    command: Command,
     child: Child,
 }
 
@@ -26,16 +27,9 @@ impl Server {
         Self::start("bare hyper", address, command)
     }
 
-    /// The program of this repository, built as it is shipped.
+    /// The program of this repository.
     pub fn gateway(upstream: SocketAddr, folder: &Path, more: &str) -> Self {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo)
-            .args(["build", "--quiet", "--profile", "dist", "--package", "retrysafe-cli"])
-            .current_dir(root)
-            .status()
-            .unwrap();
-        assert!(built.success(), "the gateway could not be built");
+        let program = program();
         let (address, admin) = (free(), free());
         let config = folder.join("retrysafe.toml");
         let store = folder.join("data");
@@ -45,7 +39,7 @@ impl Server {
             store.display()
         );
         std::fs::write(&config, text).unwrap();
-        let mut command = Command::new(target().join("dist/retrysafe"));
+        let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&config);
         Self::start("retrysafe", address, command)
     }
@@ -72,14 +66,33 @@ impl Server {
         Some(Self::start("nginx", address, command))
     }
 
-    fn start(name: &'static str, address: SocketAddr, mut command: Command) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    /// Starts a program that listens at this address, and waits until it does.
+    pub fn start(name: &'static str, address: SocketAddr, command: Command) -> Self {
+        let mut command = ends_with_this_process(&command);
+        let child = command.spawn().unwrap();
+        let server = Self { name, address, command, child };
+        server.wait_until_it_listens();
+        server
+    }
+
+    /// Kills it without warning.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again after it was killed.
+    pub fn restart(&mut self) {
+        self.child = self.command.spawn().unwrap();
+        self.wait_until_it_listens();
+    }
+
+    fn wait_until_it_listens(&self) {
         let end = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < end, "{name} did not start");
+        while TcpStream::connect(self.address).is_err() {
+            assert!(Instant::now() < end, "{} did not start", self.name);
             std::thread::sleep(Duration::from_millis(10));
         }
-        Self { name, address, child }
     }
 
     /// CPU time of the server and its children so far, in seconds.
@@ -91,9 +104,27 @@ impl Server {
             let after = stat.rsplit(')').next().unwrap_or_default();
             after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
         };
+        self.processes().into_iter().map(of).sum()
+    }
+
+    /// How often the kernel has put threads of the server and its children on and off a core so far.
+    pub fn context_switches(&self) -> f64 {
+        let of = |pid: u32| -> f64 {
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            let statuses = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
+            let lines = statuses.flat_map(|status| {
+                let lines = status.lines().filter(|line| line.contains("_ctxt_switches:"));
+                lines.filter_map(|line| line.rsplit('\t').next()?.parse::<f64>().ok()).collect::<Vec<_>>()
+            });
+            lines.sum()
+        };
+        self.processes().into_iter().map(of).sum()
+    }
+
+    fn processes(&self) -> Vec<u32> {
         let pid = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        of(pid) + children.split_whitespace().filter_map(|child| child.parse().ok()).map(of).sum::<f64>()
+        children.split_whitespace().filter_map(|child| child.parse().ok()).chain([pid]).collect()
     }
 
     /// Memory that the server holds.
@@ -112,6 +143,37 @@ impl Drop for Server {
     }
 }
 
-fn free() -> SocketAddr {
+/// The program, built as it is shipped; or the one that BENCH_GATEWAY names.
+fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("BENCH_GATEWAY") {
+        return program.into();
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--profile", "dist", "--package", "retrysafe-cli"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .status()
+        .unwrap();
+    assert!(built.success(), "the gateway could not be built");
+    target().join("dist/retrysafe")
+}
+
+/// The command, run by `setpriv` in such a way that the kernel ends it with its parent: an interrupted measurement
+/// leaves nothing behind.
+fn ends_with_this_process(command: &Command) -> Command {
+    let mut wrapped = Command::new("setpriv");
+    wrapped.args(["--pdeathsig", "TERM", "--"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        wrapped.env(name, value.unwrap_or_default());
+    }
+    if let Some(folder) = command.get_current_dir() {
+        wrapped.current_dir(folder);
+    }
+    wrapped.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    wrapped
+}
+
+/// An address that was free a moment ago.
+pub fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

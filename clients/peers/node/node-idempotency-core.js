@@ -1,13 +1,18 @@
 // @node-idempotency/core on express, as its README says: onRequest before the handler, its errors as
-// the draft's statuses, onResponse with status, Location and body after it.
+// the draft's statuses, onResponse with status, Location and body after it. Answers are kept in memory, or in
+// the Redis of REDIS_URL by its published adapter.
 
 import express from "express";
 import core from "@node-idempotency/core";
 import memory from "@node-idempotency/storage-adapter-memory";
+import redis from "@node-idempotency/storage-adapter-redis";
 import { pay, serve } from "./payments.js";
 
 const { Idempotency, IdempotencyErrorCodes } = core;
-const idempotency = new Idempotency(new memory.MemoryStorageAdapter());
+const url = process.env.REDIS_URL;
+const storage = url ? new redis.RedisStorageAdapter({ url }) : new memory.MemoryStorageAdapter();
+if (url) await storage.connect();
+const idempotency = new Idempotency(storage);
 const statuses = {
   [IdempotencyErrorCodes.REQUEST_IN_PROGRESS]: 409,
   [IdempotencyErrorCodes.IDEMPOTENCY_FINGERPRINT_MISSMATCH]: 422,

@@ -687,9 +687,14 @@ fn put_original(json: &mut String, status: Option<StatusCode>, location: Option<
     }
 }
 
-/// Writes a JSON string.
+/// Writes a JSON string. Most texts have nothing to escape and are written in one piece.
 pub fn put_json(json: &mut String, text: &str) {
     json.push('"');
+    if !text.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
+        json.push_str(text);
+        json.push('"');
+        return;
+    }
     for character in text.chars() {
         match character {
             '"' => json.push_str("\\\""),

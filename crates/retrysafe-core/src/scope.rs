@@ -223,9 +223,13 @@ fn sha256(purpose: &[u8], bytes: &[u8]) -> [u8; 32] {
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    // Not by way of `write!`: a credential's digest is spelt out for every request.
-    let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'a' + half - 10 });
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    // Not by way of `write!`: a record's name is spelt out for every request.
+    let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
+    let mut digits = Vec::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        digits.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    String::from_utf8(digits).unwrap_or_default()
 }
 
 fn split_field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

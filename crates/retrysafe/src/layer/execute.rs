@@ -80,7 +80,8 @@ pub(super) async fn execute<Svc, S, B, R>(
                 NotStarted::GivenUp => context.store_unavailable(),
             };
             let unsent = owned.not_sent(policy, context.now(), refusal);
-            return finish(&context, key, unsent, HeldAnswer::Nothing, None, answer).await;
+            let finishing = finish(&context, key, unsent, HeldAnswer::Nothing, None, answer);
+            return Box::pin(finishing).await;
         }
     };
     let has_slept_too_long = begun_at.elapsed() >= owned.lease().length();
@@ -92,7 +93,8 @@ pub(super) async fn execute<Svc, S, B, R>(
     let mut sent = match ready {
         Ok(sent) => sent,
         Err(unsent) => {
-            return finish(&context, key, *unsent, HeldAnswer::Nothing, Some(run), answer).await;
+            let finishing = finish(&context, key, *unsent, HeldAnswer::Nothing, Some(run), answer);
+            return Box::pin(finishing).await;
         }
     };
     let started = Instant::now();
@@ -134,7 +136,9 @@ pub(super) async fn execute<Svc, S, B, R>(
             // A stream holds no memory of the budget.
             drop(slot);
             let keeping = sent.passes_on(policy, now, head);
-            return pass_on(&context, &attempt, keeping, end, parts, body, run, answer).await;
+            // In a box, as whatever is rare here: an execution is as large as the largest thing that it waits for.
+            let passing = pass_on(&context, &attempt, keeping, end, parts, body, run, answer);
+            return Box::pin(passing).await;
         }
         AnswerRead::Failed(failure) => {
             if failure == Failure::Panicked {
@@ -195,7 +199,7 @@ pub(super) async fn finish<S: Store, R: HttpBody, E>(
         Ok(settled) => Some(settling.settled(settled)),
         Err(lease) => {
             let tell_at = context.moment(settling.tell_at());
-            let mut again = std::pin::pin!(settle_again(context, key, lease, settling));
+            let mut again = Box::pin(settle_again(context, key, lease, settling));
             match tokio::time::timeout_at(tell_at, again.as_mut()).await {
                 Ok(told) => told,
                 Err(_) => {

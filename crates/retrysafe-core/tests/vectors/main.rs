@@ -11,6 +11,11 @@
     clippy::panic,
     reason = "this is how a test fails"
 )]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the vectors are files, and the other implementation is a program"
+)]
 
 mod fingerprints;
 mod names;

@@ -168,14 +168,15 @@ impl World {
         let Some(sent) = self.ops.get_mut(usize::from(op)) else { return };
         if !sent.closed {
             sent.closed = true;
-            sent.heard = sent.response.take().map(|response| match response.value {
-                Response::Held => Err(StoreError::not_applied(StoreErrorKind::Held)),
-                value => {
-                    if let Some(process) = self.gateways.get_mut(usize::from(sent.by.gateway)) {
-                        process.version_seen = process.version_seen.max(value.version());
-                    }
-                    Ok(Stamped { now: response.now, value })
+            sent.heard = sent.response.take().map(|response| {
+                let Stamped { now, value } = response;
+                if matches!(value, Response::Held) {
+                    return Err(StoreError::not_applied(StoreErrorKind::Held));
                 }
+                if let Some(process) = self.gateways.get_mut(usize::from(sent.by.gateway)) {
+                    process.version_seen = process.version_seen.max(value.version());
+                }
+                Ok(Stamped { now, value })
             });
             self.ready.push(sent.waiter);
         }

@@ -18,14 +18,21 @@ use crate::record::{
 };
 use crate::response::StoredResponse;
 use crate::scope::{CredentialMark, Id, Scope};
-use crate::time::{Time, ms};
+use crate::time::ms;
 
+mod flow;
+mod reader;
 mod unstamped;
+
+use reader::Reader;
 
 pub use unstamped::Stamp;
 
 /// The version of the format that is written, and the only one that is read.
 pub const VERSION: u8 = 3;
+
+/// Set in the byte of a state behind which a flow's progress stands. A plain record has neither.
+const HAS_FLOW: u8 = 0x10;
 
 /// The fewest bytes that a header takes: two lengths and a name of one letter.
 const HEADER_BYTES_MIN: usize = 3;
@@ -62,7 +69,8 @@ impl std::error::Error for DecodeError {}
 impl Record {
     /// The record as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(256 + body_len(&self.state));
+        let flow = self.flow.as_ref().map_or(0, |flow| flow.bytes() + 128);
+        let mut out = Vec::with_capacity(256 + flow + body_len(&self.state));
         self.encode_into(&mut out);
         out
     }
@@ -86,7 +94,12 @@ impl Record {
         put(out, self.version);
         put(out, self.fence.0);
         put(out, u64::from(self.attempts));
+        let state = out.len();
         put_state(out, &self.state);
+        if let (Some(flow), Some(tag)) = (&self.flow, out.get_mut(state)) {
+            *tag |= HAS_FLOW;
+            flow::put_progress(out, flow);
+        }
         put(out, self.timeline.len() as u64);
         for moment in &self.timeline {
             put_moment(out, moment);
@@ -361,16 +374,21 @@ fn put_happened(out: &mut Vec<u8>, what: &Happened) {
             out.push(6);
             put_bytes(out, reason.as_bytes());
         }
+        Happened::Advanced(point) => {
+            out.push(9);
+            flow::put_point(out, *point);
+        }
     }
 }
 
-const DOUBTS: [Doubt; 6] = [
+const DOUBTS: [Doubt; 7] = [
     Doubt::LeaseEnded,
     Doubt::OwnerGone,
     Doubt::AnswerLost,
     Doubt::Panicked,
     Doubt::ServerError,
     Doubt::Said,
+    Doubt::OtherBytes,
 ];
 const JUDGES: [Judge; 3] = [Judge::Reconciler, Judge::Webhook, Judge::Operator];
 
@@ -384,12 +402,6 @@ fn doubt_byte(doubt: Doubt) -> u8 {
 
 fn judge_byte(judge: Judge) -> u8 {
     JUDGES.iter().position(|j| *j == judge).unwrap_or_default() as u8
-}
-
-/// Reads fields one after the other. `None` means that they do not fit.
-struct Reader {
-    bytes: Bytes,
-    at: usize,
 }
 
 impl Reader {
@@ -407,19 +419,41 @@ impl Reader {
 
     fn record(&mut self) -> Option<Record> {
         let (id, scope, key) = self.name()?;
+        let fingerprint = self.fingerprint()?;
+        let mark = self.mark()?;
+        let about = About { method: self.text()?, route: self.text()?, path: self.text()? };
+        let created_at = self.time()?;
+        let ttl = Duration::from_millis(self.number()?);
+        let version = self.number()?;
+        let fence = Fence(self.number()?);
+        let attempts = u32::try_from(self.number()?).ok()?;
+        let tag = self.byte()?;
+        let state = self.state(tag & !HAS_FLOW)?;
+        let has_flow = tag & HAS_FLOW != 0;
+        let flow = if has_flow { Some(Box::new(self.progress()?)) } else { None };
+        // A completed flow is forgotten, and a released one has nothing in flight.
+        let is_possible = match (&state, &flow) {
+            (State::Completed { .. }, Some(_)) => false,
+            (State::FailedRetryable { .. }, Some(flow)) => flow.mark().is_none(),
+            (State::InProgress { .. } | State::Unknown { .. }, _) | (_, None) => true,
+        };
+        if !is_possible {
+            return None;
+        }
         Some(Record {
             id,
             scope,
             key,
-            fingerprint: self.fingerprint()?,
-            mark: self.mark()?,
-            about: About { method: self.text()?, route: self.text()?, path: self.text()? },
-            created_at: self.time()?,
-            ttl: Duration::from_millis(self.number()?),
-            version: self.number()?,
-            fence: Fence(self.number()?),
-            attempts: u32::try_from(self.number()?).ok()?,
-            state: self.state()?,
+            fingerprint,
+            mark,
+            about,
+            created_at,
+            ttl,
+            version,
+            fence,
+            attempts,
+            state,
+            flow,
             timeline: {
                 let count = self.count(MOMENTS_MAX)?;
                 (0..count).map(|_| self.moment()).collect::<Option<_>>()?
@@ -435,8 +469,8 @@ impl Reader {
         }
     }
 
-    fn state(&mut self) -> Option<State> {
-        Some(match self.byte()? {
+    fn state(&mut self, tag: u8) -> Option<State> {
+        Some(match tag {
             0 => State::InProgress {
                 owner: u64::from_le_bytes(self.array()?),
                 begun_at: self.time()?,
@@ -527,88 +561,9 @@ impl Reader {
             // What is empty has the shorter spelling above.
             7 => Happened::Began(Some(self.text().filter(|id| !id.is_empty())?)),
             8 => Happened::LookedUp(self.text().filter(|found| !found.is_empty())?),
+            9 => Happened::Advanced(self.point()?),
             _ => return None,
         })
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        let byte = *self.bytes.get(self.at)?;
-        self.at += 1;
-        Some(byte)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let end = self.at.checked_add(N)?;
-        let array = self.bytes.get(self.at..end)?.try_into().ok()?;
-        self.at = end;
-        Some(array)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        let mut number = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            // The tenth byte holds the last bit only; more would be another spelling.
-            if shift == 63 && bits > 1 {
-                return None;
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                // A last byte of zero adds nothing: the same number has a shorter spelling, and a
-                // record has one encoding only.
-                return (shift == 0 || bits != 0).then_some(number);
-            }
-        }
-        None
-    }
-
-    /// A count that is at most `max`, so that nothing is allocated for a lie.
-    fn count(&mut self, max: usize) -> Option<usize> {
-        usize::try_from(self.number()?).ok().filter(|count| *count <= max)
-    }
-
-    fn byte_string(&mut self) -> Option<Bytes> {
-        let length = self.number()?;
-        self.take(length)
-    }
-
-    fn take(&mut self, length: u64) -> Option<Bytes> {
-        let length = usize::try_from(length).ok()?;
-        let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len())?;
-        let slice = self.bytes.slice(self.at..end);
-        self.at = end;
-        Some(slice)
-    }
-
-    fn left(&self) -> usize {
-        self.bytes.len().saturating_sub(self.at)
-    }
-
-    fn text(&mut self) -> Option<Box<str>> {
-        let bytes = self.byte_string()?;
-        std::str::from_utf8(&bytes).ok().map(Into::into)
-    }
-
-    fn time(&mut self) -> Option<Time> {
-        self.number().map(Time::from_ms)
-    }
-
-    /// A status, where zero stands for none.
-    fn status(&mut self) -> Option<Option<StatusCode>> {
-        match self.code()? {
-            None => Some(None),
-            Some(code) => StatusCode::from_u16(code).ok().map(Some),
-        }
-    }
-
-    fn code(&mut self) -> Option<Option<u16>> {
-        let code = u16::try_from(self.number()?).ok()?;
-        Some((code != 0).then_some(code))
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
-        all.get(usize::from(self.byte()?)).copied()
     }
 }
 
@@ -618,6 +573,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::flow::{FirstSentMark, FlowProgress, FlowVersion, RecoveryPoint, RequestDigest};
+    use crate::time::Time;
 
     fn doubt() -> impl Strategy<Value = Doubt> {
         proptest::sample::select(&DOUBTS[..])
@@ -709,7 +666,39 @@ mod tests {
             (standing(), proptest::sample::select(&JUDGES[..]), text())
                 .prop_map(|(standing, judge, why)| Happened::Resolved(standing, judge, why)),
             text().prop_map(Happened::Expired),
+            (any::<u16>(), any::<bool>()).prop_map(|(phase, is_call)| {
+                let place = if is_call { RecoveryPoint::Calling } else { RecoveryPoint::Before };
+                Happened::Advanced(place(phase))
+            }),
         ]
+    }
+
+    /// A flow that has come so far, as the machine would move it there.
+    fn flow() -> impl Strategy<Value = Option<Box<FlowProgress>>> {
+        let bytes = || vec(any::<u8>(), 0..40).prop_map(Bytes::from);
+        let mark = (any::<[u8; 32]>(), any::<u64>(), proptest::option::of(time()));
+        let mark = proptest::option::of(mark);
+        let flow = (".{1,20}", any::<u32>(), bytes(), vec(bytes(), 0..6), mark);
+        proptest::option::of(flow.prop_map(|(name, version, input, outputs, mark)| {
+            let mark = mark.map(|(digest, fence, resume_until)| FirstSentMark {
+                digest: RequestDigest::from_bytes(digest),
+                set_by: Fence(fence),
+                resume_until,
+            });
+            let flow = FlowVersion::new(&name, version);
+            Box::new(FlowProgress { flow, input, outputs, mark })
+        }))
+    }
+
+    /// What a record in this state may remember of a flow.
+    fn possible(state: &State, flow: Option<Box<FlowProgress>>) -> Option<Box<FlowProgress>> {
+        match state {
+            State::Completed { .. } => None,
+            State::FailedRetryable { .. } => {
+                flow.map(|flow| Box::new(FlowProgress { mark: None, ..*flow }))
+            }
+            State::InProgress { .. } | State::Unknown { .. } => flow,
+        }
     }
 
     fn record() -> impl Strategy<Value = Record> {
@@ -719,8 +708,9 @@ mod tests {
         let about = (".{0,10}", ".{0,40}", ".{0,40}");
         let numbers = (time(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
         let moment = (time(), any::<u64>(), happened());
-        (name, print, about, numbers, state(), vec(moment, 0..=MOMENTS_MAX)).prop_map(
-            |((id, scope, key), (scheme, rules, digest, mark), about, numbers, state, timeline)| {
+        (name, print, about, numbers, (state(), flow()), vec(moment, 0..=MOMENTS_MAX)).prop_map(
+            |((id, scope, key), (scheme, rules, digest, mark), about, numbers, found, timeline)| {
+                let (state, flow) = found;
                 Record {
                     id: Id::from_bytes(id),
                     scope: Scope::from_bytes(&scope),
@@ -741,6 +731,7 @@ mod tests {
                     version: numbers.2,
                     fence: Fence(numbers.3),
                     attempts: numbers.4,
+                    flow: possible(&state, flow),
                     state,
                     timeline: timeline
                         .into_iter()
@@ -886,6 +877,7 @@ mod tests {
                 Doubt::Panicked => 3,
                 Doubt::ServerError => 4,
                 Doubt::Said => 5,
+                Doubt::OtherBytes => 6,
             };
             assert_eq!((at, usize::from(doubt_byte(doubt))), (position, position));
         }
@@ -931,6 +923,8 @@ mod tests {
         for (what, bytes) in [
             (Happened::Began(Some("i".into())), &[7, 1, b'i'][..]),
             (Happened::LookedUp("l".into()), &[8, 1, b'l']),
+            (Happened::Advanced(RecoveryPoint::Before(3)), &[9, 0, 3]),
+            (Happened::Advanced(RecoveryPoint::Calling(3)), &[9, 1, 3]),
         ] {
             assert_eq!(what.encode(), bytes);
             assert_eq!(Happened::decode(bytes), Ok(what));
@@ -1054,7 +1048,69 @@ mod tests {
                 settled_at: Time::from_ms(5),
                 expires_at: Time::from_ms(6),
             },
+            flow: None,
             timeline: vec![],
         }
+    }
+
+    fn calling() -> Record {
+        let (begun_at, lease_until) = (Time::from_ms(5), Time::from_ms(6));
+        let flow = FlowProgress {
+            flow: FlowVersion::new("ride", 2),
+            input: Bytes::from_static(b"in"),
+            outputs: vec![Bytes::from_static(b"o1"), Bytes::new()],
+            mark: Some(FirstSentMark {
+                digest: RequestDigest::from_bytes([8; 32]),
+                set_by: Fence(299),
+                resume_until: Some(Time::from_ms(7)),
+            }),
+        };
+        let state = State::InProgress { owner: 7, begun_at, lease_until, head: None };
+        Record { state, flow: Some(Box::new(flow)), ..sample() }
+    }
+
+    /// A flow stands behind the state, and a plain record has not a byte of it.
+    #[test]
+    fn the_format_of_a_flow_stays_as_it_is() {
+        let (record, bytes) = (calling(), calling().encode());
+        let plain = Record { flow: None, ..calling() }.encode();
+        let state = plain.len() - 4 - 1 - 12;
+        assert_eq!((plain[state], bytes[state]), (0, HAS_FLOW));
+        let told = crate::scope::hex(&bytes[state + 12..bytes.len() - 5]);
+        let digest = "08".repeat(32);
+        assert_eq!(told, format!("04726964650202696e02026f310001{digest}ab020107"));
+        assert_eq!(Record::decode(bytes), Ok(record));
+    }
+
+    #[test]
+    fn a_flow_in_a_state_that_cannot_have_it_is_malformed() {
+        let done = Record { flow: calling().flow, ..sample() };
+        assert_eq!(Record::decode(done.encode()), Err(DecodeError::Malformed));
+        let (settled_at, expires_at) = (Time::from_ms(5), Time::from_ms(6));
+        let state = State::FailedRetryable { settled_at, expires_at };
+        let released = Record { state, ..calling() };
+        assert_eq!(Record::decode(released.encode()), Err(DecodeError::Malformed));
+    }
+
+    #[test]
+    fn a_flow_beyond_its_bounds_is_malformed() {
+        let with = |change: &dyn Fn(&mut FlowProgress)| {
+            let mut flow = *calling().flow.unwrap();
+            change(&mut flow);
+            FlowProgress::decode(flow.encode())
+        };
+        assert!(with(&|_| {}).is_ok());
+        let phases = usize::from(crate::flow::PHASES_MAX);
+        assert!(with(&|flow| flow.outputs = vec![Bytes::new(); phases]).is_ok());
+        for wrong in [
+            with(&|flow| flow.outputs = vec![Bytes::new(); phases + 1]),
+            with(&|flow| flow.input = vec![0; crate::flow::FLOW_BYTES_MAX].into()),
+            with(&|flow| flow.flow.name = "".into()),
+        ] {
+            assert_eq!(wrong, Err(DecodeError::Malformed));
+        }
+        let mut longer = calling().flow.unwrap().encode();
+        longer.push(0);
+        assert_eq!(FlowProgress::decode(longer), Err(DecodeError::Malformed));
     }
 }

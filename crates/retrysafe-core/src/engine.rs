@@ -1,6 +1,6 @@
 //! How do machine and store move together?
 //!
-//! The verbs people think in (begin, renew, keep head, settle, resolve, expire, sweep, reap), written once over
+//! The verbs people think in (begin, advance, renew, keep head, settle, resolve, expire, sweep, reap), written once over
 //! any [`Store`]. Each reads a record, asks [`machine::decide`], and writes under the version it
 //! read; whoever loses that race looks again. Three rules live here and nowhere else:
 //!
@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use crate::fingerprint::{Fingerprint, RulesId};
+use crate::flow::FlowVersion;
 use crate::key::KeyDigest;
 use crate::machine::{
     self, Decision, Event, Expire, KeepHead, LeaseCheck, LookUp, OwnerGone, Renew, Resolve, Settle,
@@ -26,10 +27,12 @@ use crate::store::{Filter, Page, Query, Stamped, Store, StoreError, StoreErrorKi
 use crate::time::Time;
 
 mod begin;
+mod flow;
 mod within;
 
 use begin::{Directly, begin_over};
 
+pub use flow::{Advanced, MovedIn, Unadvanced};
 pub use within::NotSettled;
 
 /// How often one verb looks again after losing a race. Each loss means that somebody else moved the
@@ -137,6 +140,8 @@ pub enum Begun {
     Replay(Answer, Time),
     /// Somebody is executing it; the lease ends in this long.
     InProgress(Duration),
+    /// It is a flow of a version that the caller cannot run. Nothing has changed.
+    Held(FlowVersion),
     /// The key belongs to another request.
     Mismatch,
     /// The record was begun with another credential, and may have been executed.
@@ -252,7 +257,7 @@ impl<S: Store> Engine<S> {
     /// The store's. The caller must not execute; if the error
     /// [may have been applied](StoreError::may_have_applied), it should [withdraw](Self::withdraw).
     pub async fn begin<P: Prints + ?Sized>(&self, ask: &Ask<'_, P>) -> Result<Begun, StoreError> {
-        begin_over(&mut Directly(&self.store), ask).await
+        begin_over(&mut Directly(&self.store), ask, &[]).await
     }
 
     /// Takes back a begin whose acknowledgement was lost: the caller has not executed and will not.
@@ -335,7 +340,8 @@ impl<S: Store> Engine<S> {
     ///
     /// The store's, together with the lease: the outcome may be settled again, with the same fence.
     pub async fn settle(&self, lease: Lease, outcome: &Outcome) -> Result<Settled, Unsettled> {
-        let event = Settle { fence: lease.fence, outcome, ttl: lease.ttl };
+        let point = lease.record.recovery_point();
+        let event = Settle { fence: lease.fence, outcome, ttl: lease.ttl, point };
         let (mut current, mut now) = (Some(lease.record.clone()), lease.granted_at);
         for _ in 0..RACES_MAX {
             let decision = machine::decide(current.as_ref(), &event, now);
@@ -586,6 +592,8 @@ fn contradicts(record: &Record, fence: Fence, outcome: &Outcome) -> bool {
     let began_since =
         |moment: &Moment| matches!(moment.what, Happened::Began(_)) && moment.fence > fence;
     match (record.standing(), outcome) {
+        // A flow that went on without this owner comes to the same end.
+        (Standing::InProgress, Outcome::Completed(_)) if record.flow.is_some() => false,
         (Standing::FailedRetryable | Standing::InProgress, Outcome::Completed(_)) => true,
         // "I did not, another attempt did" is no contradiction; "I did not, yet it happened" is.
         (Standing::Completed, Outcome::Retryable(_)) => !record.timeline.iter().any(began_since),

@@ -210,6 +210,10 @@ impl Beginning {
                 settle_max: self.settle_max,
             }),
             Ok(Begun::InProgress(left)) => AfterBegin::Busy(left),
+            // Nobody here can go on with it, and waiting would not help.
+            Ok(Begun::Held(_)) => {
+                refuse(Met::InProgress, Refusal::InProgress { retry_after: ASK_AGAIN })
+            }
             Ok(Begun::Replay(Answer::Kept(stored), expires_at)) => {
                 AfterBegin::Tell(Met::Replay, Told::Replay(stored, expires_at))
             }

@@ -9,7 +9,7 @@
 //! * [`execution`] is the order of a request, from its begin to its end.
 //! * [`key`], [`scope`], [`credential`] and [`fingerprint`] say whose request it is and whether it is
 //!   the same.
-//! * [`record`], [`codec`] and [`response`] say what is remembered.
+//! * [`record`], [`flow`], [`codec`] and [`response`] say what is remembered.
 //! * [`policy`] holds what an operator decides, [`problem`] what a caller is told, [`event`] what is
 //!   reported, [`retry`] what a client does next.
 //!
@@ -30,6 +30,7 @@ pub mod engine;
 pub mod event;
 pub mod execution;
 pub mod fingerprint;
+pub mod flow;
 pub mod key;
 pub mod machine;
 pub mod mention;

@@ -11,13 +11,19 @@
 //! | any live record | begin, other request | mismatch, checked before the state |
 //! | `in_progress`, `completed`, `unknown` | begin, other credential mark | credential changed |
 //! | `in_progress`, lease live | begin | in progress |
-//! | `in_progress`, lease over | begin, lease check | `unknown` |
-//! | `in_progress` | its store was opened by another process | `unknown` |
+//! | `in_progress`, lease over, not resumable | begin, lease check | `unknown` |
+//! | `in_progress`, lease over, resumable | begin | the same with a new fence: execute from its recovery point |
+//! | `in_progress`, lease over, resumable | lease check | not due: whoever begins goes on with it |
+//! | `in_progress`, not resumable | its store was opened by another process | `unknown` |
+//! | `in_progress`, resumable | the same | its lease ends |
 //! | `completed` | begin | replay |
 //! | `failed_retryable` | begin, with any mark | `in_progress` with a new fence and this mark: execute |
+//! | `failed_retryable`, its flow holds work | begin, other credential mark | credential changed |
+//! | a flow that would execute, of a version that the caller cannot run | begin | held: nothing changes |
 //! | `unknown` | begin | unknown: no caller ever gets from here to execution |
-//! | `in_progress` or `unknown`, same owner, no head | withdraw | `failed_retryable`: the owner never sent anything |
-//! | `in_progress` or `unknown`, same fence | settle | as settled |
+//! | `in_progress` or `unknown`, same owner, no head, no flow | withdraw | `failed_retryable`: the owner never sent anything |
+//! | `in_progress`, same owner, a flow | withdraw | its lease ends: a former owner may have sent |
+//! | `in_progress` or `unknown`, same fence | settle | as settled, but under a first-sent mark see below |
 //! | `completed`, `failed_retryable`, same fence | settle | the same again is fine, anything else contradicts |
 //! | `in_progress`, same fence | renew | a longer lease, up to `lease_max` after it began |
 //! | `in_progress`, same fence | keep head | the same, and the head of the answer is known |
@@ -28,15 +34,37 @@
 //! | `unknown` | look up of another attempt or of a former number | decided: another one counted |
 //! | `completed`, `failed_retryable` | resolve | decided once, never flipped |
 //! | `completed`, `failed_retryable` | expire | retention ends now |
-//! | `in_progress`, `unknown` | expire | refused, at any age |
+//! | `in_progress`, `unknown`, a flow that holds work | expire | refused, at any age |
 //!
-//! What is deliberately absent: no event leads from an ended lease to execution. The owner may be
-//! slow, not dead, and a fence guards our record, not the world behind the handler. And no caller
-//! with another credential mark moves a record that may have been executed, not even to `unknown`:
-//! the mark is the only proof of who it is.
+//! A *flow* is resumable by its [recovery point](crate::flow): always while nothing outside is in
+//! flight, up to a time while a call may be in flight whose provider remembers our key, and else
+//! never. A plain request never is. What moves a flow is decided in [`flows`].
+//!
+//! | record of a flow | event | decision |
+//! | --- | --- | --- |
+//! | `in_progress`, same fence, same recovery point | advance | recovery point and output move; lease as it was |
+//! | `unknown`, same fence, same recovery point | advance with a call's result | `in_progress` with its lease over and a new fence |
+//! | first-sent mark, provider remembers our key | settle retryable or unknown | only the lease ends |
+//! | first-sent mark, provider takes no key | settle retryable or unknown | `unknown` |
+//! | first-sent mark | settle unknown, because the bytes would be others | `unknown` |
+//! | first-sent mark of this owner | call not sent | `failed_retryable` before the call, mark cleared |
+//! | first-sent mark of a former owner | call not sent | only the lease ends |
+//! | `in_progress` or `unknown`, another recovery point | settle completed | lost |
+//! | `unknown`, first-sent mark | resolve, the call was executed | `in_progress` after the call, lease over, new fence |
+//! | `unknown` | resolve, not executed | `failed_retryable`, before the call where there is a mark, new fence |
+//! | `unknown` | resolve, executed without the whole answer | refused: phases are missing |
+//!
+//! What is deliberately absent: no event leads from an ended lease to the execution of a plain
+//! request, nor to a call that the provider might take for a second one. The owner may be slow, not
+//! dead, and a fence guards our record, not the world behind the handler. And no caller with another
+//! credential mark moves a record that may have been executed, not even to `unknown`: the mark is the
+//! only proof of who it is.
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use crate::flow::{FlowMove, FlowVersion, RecoveryPoint};
 use crate::policy::Absence;
 use crate::record::{
     Answer, AnswerHead, Becomes, Doubt, Fence, Happened, Judge, Outcome, Record, Standing, State,
@@ -44,6 +72,8 @@ use crate::record::{
 };
 use crate::scope::CredentialMark;
 use crate::time::Time;
+
+pub mod flows;
 
 /// A caller wants the request executed or answered.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +88,8 @@ pub struct Begin<'a> {
     pub lease: Duration,
     /// The id of its request, by which logs know it.
     pub request_id: Option<&'a str>,
+    /// The flows that the caller can go on with. Empty for plain requests.
+    pub flows: &'a [FlowVersion],
 }
 
 /// What a begin makes of a record.
@@ -75,6 +107,8 @@ pub enum BeginDecision {
     CredentialChanged,
     /// Somebody is executing it, on a lease until then.
     InProgress(Time),
+    /// It is a flow that could go on, but not by this caller: it has other code.
+    Held(FlowVersion),
     /// It was executed; this is its answer, which is kept until then.
     Replay(Answer, Time),
     /// Nobody knows whether it was executed. This is the head of its answer, if one had come.
@@ -135,6 +169,9 @@ pub struct Settle<'a> {
     pub outcome: &'a Outcome,
     /// Another time to live, where the handler asked for one.
     pub ttl: Option<Duration>,
+    /// The recovery point at which it ended. None for a plain request. A flow is completed from its
+    /// own recovery point only: an owner that is mistaken about it would leave phases out.
+    pub point: Option<RecoveryPoint>,
 }
 
 /// Somebody has evidence about an unknown record.
@@ -215,8 +252,11 @@ pub struct Verdict {
 /// What shows how an unknown execution ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// It was executed. The answer itself where it is known, else the mere fact.
+    /// It was executed. The answer itself where it is known, else the mere fact. The mere fact says
+    /// nothing about the phases of a flow.
     Executed(Answer),
+    /// The call that a flow was making was executed, and this is its result.
+    CallExecuted(Bytes),
     /// It was not executed and cannot be any more.
     NotExecuted(Proof),
 }
@@ -279,20 +319,32 @@ pub fn decide_begin(record: Option<Record>, begin: &Begin<'_>, now: Time) -> Beg
         {
             BeginDecision::CredentialChanged
         }
-        State::InProgress { lease_until, .. } if lease_until <= now => {
-            BeginDecision::Doubt(record, doubt(Doubt::LeaseEnded))
+        // Phases have taken place: they are for the credential that they were begun with.
+        State::FailedRetryable { .. } if is_other_mark && record.holds_work() => {
+            BeginDecision::CredentialChanged
         }
-        State::InProgress { lease_until, .. } => BeginDecision::InProgress(lease_until),
+        State::InProgress { lease_until, .. } if lease_until > now => {
+            BeginDecision::InProgress(lease_until)
+        }
+        State::InProgress { .. } if record.resume_rule().permits(now) => execute(record, begin),
+        State::InProgress { .. } => BeginDecision::Doubt(record, doubt(Doubt::LeaseEnded)),
         State::Completed { answer, expires_at, .. } => BeginDecision::Replay(answer, expires_at),
-        State::FailedRetryable { .. } => {
-            let becomes =
-                Becomes::Begun { owner: begin.owner, lease: begin.lease, mark: begin.mark };
-            let request_id = begin.request_id.and_then(crate::record::request_id);
-            let what = Some(Happened::Began(request_id));
-            BeginDecision::Execute(record, Write { becomes, new_fence: true, what, ttl: None })
-        }
+        State::FailedRetryable { .. } => execute(record, begin),
         State::Unknown { head, .. } => BeginDecision::Unknown(head),
     }
+}
+
+/// The caller takes over, from the recovery point on if there is one and the caller has its code.
+fn execute(record: Record, begin: &Begin<'_>) -> BeginDecision {
+    if let Some(flow) = &record.flow
+        && !begin.flows.contains(flow.flow())
+    {
+        return BeginDecision::Held(flow.flow().clone());
+    }
+    let becomes = Becomes::Begun { owner: begin.owner, lease: begin.lease, mark: begin.mark };
+    let request_id = begin.request_id.and_then(crate::record::request_id);
+    let what = Some(Happened::Began(request_id));
+    BeginDecision::Execute(record, Write { becomes, new_fence: true, what, ttl: None })
 }
 
 impl Event for Withdraw {
@@ -303,8 +355,18 @@ impl Event for Withdraw {
         if live.state.owner() != Some(self.owner) || live.state.head().is_some() {
             return Decision::Stands(Lost);
         }
-        let what = Happened::Settled(Standing::FailedRetryable, None);
-        Decision::Write(write(Becomes::FailedRetryable, Some(what)))
+        match (&live.state, &live.flow) {
+            (State::InProgress { .. } | State::Unknown { .. }, None) => {
+                let what = Happened::Settled(Standing::FailedRetryable, None);
+                Decision::Write(write(Becomes::FailedRetryable, Some(what)))
+            }
+            // This owner has sent nothing, but whoever left the recovery point may have.
+            (State::InProgress { .. }, Some(_)) => Decision::Write(end_lease(None)),
+            (State::Unknown { .. }, Some(_))
+            | (State::Completed { .. } | State::FailedRetryable { .. }, _) => {
+                Decision::Stands(Lost)
+            }
+        }
     }
 }
 
@@ -357,7 +419,15 @@ impl Event for Settle<'_> {
         }
         match (&live.state, self.outcome) {
             (State::Unknown { .. }, Outcome::Unknown(_)) => Decision::Stands(SettleReply::Repeated),
+            (State::InProgress { .. } | State::Unknown { .. }, Outcome::Completed(_))
+                if live.recovery_point() != self.point =>
+            {
+                Decision::Stands(SettleReply::Lost)
+            }
             (State::InProgress { .. } | State::Unknown { .. }, outcome) => {
+                if let Some(decision) = flows::settle_under_mark(live, outcome) {
+                    return decision;
+                }
                 let status = outcome.status().map(|status| status.as_u16());
                 Decision::Write(Write {
                     becomes: match outcome {
@@ -398,9 +468,8 @@ impl Event for Resolve<'_> {
                 Decision::Stands(RuleReply::Decided)
             }
             State::Unknown { .. } => {
-                let becomes = match &verdict.evidence {
-                    Evidence::Executed(answer) => Becomes::Completed(answer.clone()),
-                    Evidence::NotExecuted(Proof(())) => Becomes::FailedRetryable,
+                let Some(becomes) = verdict.evidence.makes_of(live) else {
+                    return Decision::Stands(RuleReply::Refused);
                 };
                 let standing = verdict.evidence.standing();
                 let what = Happened::Resolved(standing, verdict.judge, reason(&verdict.reason));
@@ -435,11 +504,14 @@ impl Event for Expire<'_> {
 
     fn decide(&self, live: &Record, _: Time) -> Decision<Refused> {
         match live.state {
-            State::Completed { .. } | State::FailedRetryable { .. } => {
+            State::Completed { .. } | State::FailedRetryable { .. } if !live.holds_work() => {
                 let what = Happened::Expired(reason(self.0));
                 Decision::Write(write(Becomes::Expired, Some(what)))
             }
-            State::InProgress { .. } | State::Unknown { .. } => Decision::Stands(Refused),
+            State::Completed { .. }
+            | State::FailedRetryable { .. }
+            | State::InProgress { .. }
+            | State::Unknown { .. } => Decision::Stands(Refused),
         }
     }
 }
@@ -449,7 +521,9 @@ impl Event for LeaseCheck {
 
     fn decide(&self, live: &Record, now: Time) -> Decision<NotDue> {
         match live.lease_until() {
-            Some(lease_until) if lease_until <= now => Decision::Write(doubt(Doubt::LeaseEnded)),
+            Some(lease_until) if lease_until <= now && !live.resume_rule().permits(now) => {
+                Decision::Write(doubt(Doubt::LeaseEnded))
+            }
             Some(_) | None => Decision::Stands(NotDue),
         }
     }
@@ -458,8 +532,13 @@ impl Event for LeaseCheck {
 impl Event for OwnerGone {
     type Reply = NotDue;
 
-    fn decide(&self, live: &Record, _: Time) -> Decision<NotDue> {
+    fn decide(&self, live: &Record, now: Time) -> Decision<NotDue> {
         match live.lease_until() {
+            Some(lease_until) if live.resume_rule().permits(now) => {
+                // Somebody else may go on with it at once.
+                let is_live = lease_until > now;
+                if is_live { Decision::Write(end_lease(None)) } else { Decision::Stands(NotDue) }
+            }
             Some(_) => Decision::Write(doubt(Doubt::OwnerGone)),
             None => Decision::Stands(NotDue),
         }
@@ -481,13 +560,37 @@ impl Evidence {
     pub fn standing(&self) -> Standing {
         match self {
             Self::Executed(_) => Standing::Completed,
+            Self::CallExecuted(_) => Standing::InProgress,
             Self::NotExecuted(_) => Standing::FailedRetryable,
+        }
+    }
+
+    /// What it makes of an unknown record; none if it says too little about this one.
+    fn makes_of(&self, live: &Record) -> Option<Becomes> {
+        match (self, &live.flow) {
+            (Self::Executed(answer), None) => Some(Becomes::Completed(answer.clone())),
+            (Self::Executed(answer @ Answer::Kept(_)), Some(_)) => {
+                Some(Becomes::Completed(answer.clone()))
+            }
+            // Its call was executed, perhaps. The phases after it were not.
+            (Self::Executed(Answer::NotKept { .. }), Some(_)) => None,
+            (Self::CallExecuted(output), Some(flow)) => {
+                let is_about_it = flow.mark().is_some() && flow.has_room_for(output);
+                is_about_it.then(|| Becomes::Advanced(FlowMove::PhaseDone(output.clone())))
+            }
+            (Self::CallExecuted(_), None) => None,
+            (Self::NotExecuted(Proof(())), _) => Some(Becomes::FailedRetryable),
         }
     }
 }
 
 fn doubt(why: Doubt) -> Write {
     write(Becomes::Unknown(why), Some(Happened::Doubted(why)))
+}
+
+/// Nobody executes it any more, and it is in progress still.
+fn end_lease(status: Option<u16>) -> Write {
+    write(Becomes::LeaseEnded, Some(Happened::Settled(Standing::InProgress, status)))
 }
 
 fn write(becomes: Becomes, what: Option<Happened>) -> Write {
@@ -498,7 +601,9 @@ fn write(becomes: Becomes, what: Option<Happened>) -> Write {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::flows::{Advance, CallNotSent, FlowStep};
     use super::*;
+    use crate::flow::{FirstSentMark, RequestDigest};
     use crate::record::{About, First};
     use crate::scope::{Id, Scope};
 
@@ -558,6 +663,7 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
             BeginDecision::Mismatch => "mismatch".into(),
             BeginDecision::CredentialChanged => "changed".into(),
             BeginDecision::InProgress(_) => "in progress".into(),
+            BeginDecision::Held(_) => "held".into(),
             BeginDecision::Replay(..) => "replay".into(),
             BeginDecision::Unknown(_) => "unknown".into(),
         })
@@ -569,6 +675,10 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
             Becomes::Begun { .. } => "begun",
             Becomes::Renewed { .. } => "renewed",
             Becomes::HeadKept { .. } => "head",
+            Becomes::Advanced(FlowMove::Started { .. }) => "started",
+            Becomes::Advanced(FlowMove::CallMarked(_)) => "marked",
+            Becomes::Advanced(FlowMove::PhaseDone(_)) => "phase done",
+            Becomes::LeaseEnded => "lease over",
             Becomes::Completed(_) => "completed",
             Becomes::FailedRetryable => "failed",
             Becomes::Unknown(_) => "unknown",
@@ -591,14 +701,14 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
         let other_mark = Some(CredentialMark::of(b"other"));
         let begin = |same_request, mark| {
             let request_id = Some("r-2");
-            begun(Begin { same_request, mark, owner: 2, lease: LEASE, request_id })
+            begun(Begin { same_request, mark, owner: 2, lease: LEASE, request_id, flows: &[] })
         };
         let look_up = |fence, lookups| asked(LookUp { fence, lookups, found: "nothing" });
         let renewal = |fence, lease_max| Renew { fence, lease: LEASE, lease_max };
         let head = head();
         let keep_head =
             |fence, lease_max| asked(KeepHead { head: &head, renew: renewal(fence, lease_max) });
-        let settle = |fence, outcome| asked(Settle { fence, outcome, ttl: None });
+        let settle = |fence, outcome| asked(Settle { fence, outcome, ttl: None, point: None });
         let events = [
             ("begin", begin(true, None)),
             ("begin, other request", begin(false, None)),
@@ -695,7 +805,7 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
 
     fn settled(outcome: &Outcome, at: Time) -> Record {
         let begun = in_progress();
-        let event = Settle { fence: FENCE, outcome, ttl: None };
+        let event = Settle { fence: FENCE, outcome, ttl: None, point: None };
         written(&begun, &event, at).onto(&begun, at, FENCE.0 + 1)
     }
 
@@ -729,26 +839,28 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
     }
 
     #[test]
-    fn no_event_leads_from_an_ended_lease_or_from_unknown_to_execution() {
+    fn no_event_leads_a_plain_request_from_an_ended_lease_or_from_unknown_to_execution() {
         let completed = completed("x");
         let retryable = Outcome::Retryable(None);
         let verdict = verdict(true);
         let mark = Some(CredentialMark::of(b"other"));
+        let flows = [ride()];
         for (state, record) in records() {
             if !matches!(state, "overdue" | "unknown") {
                 continue;
             }
             let mut events = vec![
                 asked(Withdraw { owner: OWNER }),
-                asked(Settle { fence: FENCE, outcome: &completed, ttl: None }),
-                asked(Settle { fence: FENCE, outcome: &retryable, ttl: None }),
+                asked(Settle { fence: FENCE, outcome: &completed, ttl: None, point: None }),
+                asked(Settle { fence: FENCE, outcome: &retryable, ttl: None, point: None }),
                 asked(Resolve(&verdict)),
                 asked(LeaseCheck),
                 asked(OwnerGone),
             ];
             for (same_request, mark) in [(true, None), (true, mark), (false, None), (false, mark)] {
-                let begin =
-                    Begin { same_request, mark, owner: OWNER, lease: LEASE, request_id: None };
+                let (owner, lease, request_id) = (OWNER, LEASE, None);
+                let flows = &flows[..];
+                let begin = Begin { same_request, mark, owner, lease, request_id, flows };
                 events.push(begun(begin));
             }
             for decided in events {
@@ -756,6 +868,176 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
                 assert!(decision != "insert" && !decision.contains("begun"), "{state}: {decision}");
             }
         }
+    }
+
+    /// Every decision about a flow. `between` has committed a phase, `calling` has a first-sent mark.
+    const FLOW_TABLE: &str = "\
+event                      | plain       | between     | keyed       | forgotten   | unkeyed     | left between | left keyed  | left forgotten | left unkeyed | unknown keyed | unknown unkeyed | released    | released start
+begin                      | in progress | in progress | in progress | in progress | in progress | → begun !   | → begun !   | → unknown   | → unknown    | unknown     | unknown     | → begun !   | → begun !
+begin, other flow          | in progress | in progress | in progress | in progress | in progress | held        | held        | → unknown   | → unknown    | unknown     | unknown     | held        | held
+begin, other mark          | changed     | changed     | changed     | changed     | changed     | changed     | changed     | changed     | changed      | changed     | changed     | changed     | → begun !
+start                      | → started   | lost        | lost        | lost        | lost        | lost        | lost        | lost        | lost         | lost        | lost        | lost        | lost
+commit 1                   | lost        | → phase done | lost       | lost        | lost        | → phase done | lost       | lost        | lost         | lost        | lost        | lost        | lost
+commit 0 again             | lost        | repeated    | lost        | lost        | lost        | repeated    | lost        | lost        | lost         | lost        | lost        | lost        | lost
+commit 0 otherwise         | lost        | lost        | lost        | lost        | lost        | lost        | lost        | lost        | lost         | lost        | lost        | lost        | lost
+call 1                     | lost        | → marked    | repeated    | repeated    | repeated    | → marked    | repeated    | repeated    | repeated     | lost        | lost        | lost        | lost
+result 1                   | lost        | lost        | → phase done | → phase done | → phase done | lost     | → phase done | → phase done | → phase done | → phase done ! | → phase done ! | lost   | lost
+result 1, other fence      | lost        | lost        | lost        | lost        | lost        | lost        | lost        | lost        | lost         | lost        | lost        | lost        | lost
+not sent 1                 | lost        | lost        | → failed    | → failed    | → failed    | lost        | → failed    | → failed    | → failed     | → failed    | → failed    | lost        | lost
+settle completed, at 1     | lost        | → completed | lost        | lost        | lost        | → completed | lost        | lost        | lost         | lost        | lost        | contradicts | contradicts
+settle completed, calling  | lost        | lost        | → completed | → completed | → completed | lost        | → completed | → completed | → completed  | → completed | → completed | contradicts | contradicts
+settle retryable           | → failed    | → failed    | → lease over | → lease over | → unknown  | → failed    | → lease over | → lease over | → unknown   | repeated    | repeated    | repeated    | repeated
+settle unknown             | → unknown   | → unknown   | → lease over | → lease over | → unknown  | → unknown   | → lease over | → lease over | → unknown   | repeated    | repeated    | contradicts | contradicts
+settle other bytes         | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown    | repeated    | repeated    | contradicts | contradicts
+withdraw                   | → failed    | → lease over | → lease over | → lease over | → lease over | → lease over | → lease over | → lease over | → lease over | lost   | lost        | lost        | lost
+resolve executed, whole    | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused      | → completed ! | → completed ! | decided   | decided
+resolve executed, fact     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused      | refused     | refused     | decided     | decided
+resolve call executed      | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused      | → phase done ! | → phase done ! | decided | decided
+resolve not executed       | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused      | → failed !  | → failed !  | decided     | decided
+expire                     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused      | refused     | refused     | refused     | → expired
+lease check                | not due     | not due     | not due     | not due     | not due     | not due     | not due     | → unknown   | → unknown    | not due     | not due     | not due     | not due
+owner gone                 | → unknown   | → lease over | → lease over | → unknown  | → unknown   | not due     | not due     | → unknown   | → unknown    | not due     | not due     | not due     | not due
+";
+
+    fn ride() -> FlowVersion {
+        FlowVersion::new("ride", 1)
+    }
+
+    fn flow_record(moves: &[FlowMove], ends: Option<&dyn Fn(Record) -> Record>) -> Record {
+        let mut record = in_progress();
+        for (version, moved) in (FENCE.0 + 1..).zip(moves) {
+            record = write(Becomes::Advanced(moved.clone()), None).onto(&record, NOW, version);
+        }
+        ends.map_or(record.clone(), |ends| ends(record))
+    }
+
+    /// The records of the table for flows, in its order.
+    fn flow_records() -> [Record; 13] {
+        let started = || FlowMove::Started { flow: ride(), input: "in".into() };
+        let between = || vec![started(), FlowMove::PhaseDone("o".into())];
+        let calling = |resume_until| {
+            let digest = RequestDigest::of(b"charge");
+            let mark = FirstSentMark { digest, set_by: FENCE, resume_until };
+            [between(), vec![FlowMove::CallMarked(mark)]].concat()
+        };
+        let (later, now) = (Some(Time::from_ms(NOW.as_ms() + 1)), Some(NOW));
+        let becomes = |becomes: Becomes| {
+            move |record: Record| write(becomes.clone(), None).onto(&record, NOW, FENCE.0 + 9)
+        };
+        let left: &dyn Fn(Record) -> Record = &becomes(Becomes::LeaseEnded);
+        let unknown: &dyn Fn(Record) -> Record = &becomes(Becomes::Unknown(Doubt::Said));
+        let released: &dyn Fn(Record) -> Record = &becomes(Becomes::FailedRetryable);
+        [
+            flow_record(&[], None),
+            flow_record(&between(), None),
+            flow_record(&calling(later), None),
+            flow_record(&calling(now), None),
+            flow_record(&calling(None), None),
+            flow_record(&between(), Some(left)),
+            flow_record(&calling(later), Some(left)),
+            flow_record(&calling(now), Some(left)),
+            flow_record(&calling(None), Some(left)),
+            flow_record(&calling(later), Some(unknown)),
+            flow_record(&calling(None), Some(unknown)),
+            flow_record(&between(), Some(released)),
+            flow_record(&[started()], Some(released)),
+        ]
+    }
+
+    #[test]
+    fn every_state_and_event_of_a_flow_is_decided_as_the_table_says() {
+        let (flows, others) = ([ride()], [FlowVersion::new("ride", 2)]);
+        let begin = |mark, flows| {
+            let (same_request, request_id) = (true, None);
+            begun(Begin { same_request, mark, owner: 2, lease: LEASE, request_id, flows })
+        };
+        let output = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let commit = |phase, text| FlowStep::Commit { phase, output: output(text) };
+        let digest = RequestDigest::of(b"charge");
+        let steps = [
+            FlowStep::Start { flow: ride(), input: output("in") },
+            commit(1, "o2"),
+            commit(0, "o"),
+            commit(0, "other"),
+            FlowStep::Call { phase: 1, digest, repeatable_for: Some(LEASE) },
+            FlowStep::CallResult { phase: 1, output: output("r") },
+        ];
+        let [start, next, again, otherwise, call, result] = &steps;
+        let advance = |fence, step| asked(Advance { fence, step });
+        let whole = completed("x");
+        let retryable = Outcome::Retryable(None);
+        let (said, other_bytes) =
+            (Outcome::Unknown(Doubt::Said), Outcome::Unknown(Doubt::OtherBytes));
+        let settle = |outcome, point| asked(Settle { fence: FENCE, outcome, ttl: None, point });
+        let (at_1, calling_1) = (RecoveryPoint::Before(1), RecoveryPoint::Calling(1));
+        let fact = verdict(true);
+        let Outcome::Completed(answer) = completed("x") else { panic!() };
+        let found = Verdict { evidence: Evidence::Executed(answer), ..verdict(true) };
+        let called = Verdict { evidence: Evidence::CallExecuted(output("r")), ..verdict(true) };
+        let not_executed = verdict(false);
+        let other_mark = Some(CredentialMark::of(b"other"));
+        let events = [
+            ("begin", begin(None, &flows[..])),
+            ("begin, other flow", begin(None, &others[..])),
+            ("begin, other mark", begin(other_mark, &flows[..])),
+            ("start", advance(FENCE, start)),
+            ("commit 1", advance(FENCE, next)),
+            ("commit 0 again", advance(FENCE, again)),
+            ("commit 0 otherwise", advance(FENCE, otherwise)),
+            ("call 1", advance(FENCE, call)),
+            ("result 1", advance(FENCE, result)),
+            ("result 1, other fence", advance(Fence(9), result)),
+            ("not sent 1", asked(CallNotSent { fence: FENCE, phase: 1 })),
+            ("settle completed, at 1", settle(&whole, Some(at_1))),
+            ("settle completed, calling", settle(&whole, Some(calling_1))),
+            ("settle retryable", settle(&retryable, None)),
+            ("settle unknown", settle(&said, None)),
+            ("settle other bytes", settle(&other_bytes, None)),
+            ("withdraw", asked(Withdraw { owner: OWNER })),
+            ("resolve executed, whole", asked(Resolve(&found))),
+            ("resolve executed, fact", asked(Resolve(&fact))),
+            ("resolve call executed", asked(Resolve(&called))),
+            ("resolve not executed", asked(Resolve(&not_executed))),
+            ("expire", asked(Expire("why"))),
+            ("lease check", asked(LeaseCheck)),
+            ("owner gone", asked(OwnerGone)),
+        ];
+        let records = flow_records();
+        let mut told = FLOW_TABLE.lines();
+        let states = cells(told.next().unwrap());
+        assert_eq!(states.len(), records.len() + 1);
+        for (event_name, decided) in &events {
+            let expected = cells(told.next().expect("the table has a line for each event"));
+            assert_eq!(expected[0], *event_name);
+            for ((state, record), expected) in states[1..].iter().zip(&records).zip(&expected[1..])
+            {
+                assert_eq!(decided(Some(record)), *expected, "{event_name} of {state}");
+            }
+        }
+        assert_eq!(told.next(), None);
+    }
+
+    /// A former owner's bytes may be on their way.
+    #[test]
+    fn a_mark_of_a_former_owner_is_not_cleared() {
+        let [.., left_keyed, _, _, _, _, _, _] = flow_records();
+        let begin = Becomes::Begun { owner: 2, lease: LEASE, mark: None };
+        let takeover = Write { new_fence: true, ..write(begin, None) };
+        let taken = takeover.onto(&left_keyed, NOW, FENCE.0 + 20);
+        let event = CallNotSent { fence: taken.fence, phase: 1 };
+        assert_eq!(written(&taken, &event, NOW).becomes, Becomes::LeaseEnded);
+        let unknown = write(Becomes::Unknown(Doubt::Said), None).onto(&taken, NOW, FENCE.0 + 21);
+        assert_eq!(decide(Some(&unknown), &event, NOW), Some(Decision::Stands(Lost)));
+    }
+
+    #[test]
+    fn a_released_flow_that_holds_work_is_kept_for_ever() {
+        let [.., released, released_start] = flow_records();
+        assert_eq!(released.expires_at(), Some(Time::NEVER));
+        assert!(!released.is_expired(Time::NEVER));
+        assert!(released_start.is_expired(NOW.plus(released_start.ttl)));
+        let moved = released.flow.map(|flow| (flow.mark().is_some(), flow.outputs().len()));
+        assert_eq!(moved, Some((false, 1)));
     }
 
     /// An owner whose answer has begun to come did send, whatever it says later.
@@ -778,7 +1060,8 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
         let mark = Some(CredentialMark::of(b"token"));
         let begin = |record: Record, mark| {
             let same_request = true;
-            let begin = Begin { same_request, mark, owner: 2, lease: LEASE, request_id: None };
+            let (request_id, flows) = (None, &[][..]);
+            let begin = Begin { same_request, mark, owner: 2, lease: LEASE, request_id, flows };
             decide_begin(Some(record), &begin, NOW)
         };
         let marked = Record { mark, ..in_progress() };
@@ -790,7 +1073,7 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
     #[test]
     fn what_is_written_is_told_on_the_timeline() {
         let completed = completed("x");
-        let settle = Settle { fence: FENCE, outcome: &completed, ttl: Some(LEASE) };
+        let settle = Settle { fence: FENCE, outcome: &completed, ttl: Some(LEASE), point: None };
         let write = written(&in_progress(), &settle, NOW);
         assert_eq!(write.ttl, Some(LEASE), "the handler's own time to live is kept");
         assert_eq!(write.what, Some(Happened::Settled(Standing::Completed, Some(200))));

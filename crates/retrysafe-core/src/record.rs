@@ -16,10 +16,15 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 
 use crate::fingerprint::Fingerprint;
+use crate::flow::{FlowProgress, RecoveryPoint, ResumeRule};
 use crate::key::KeyDigest;
 use crate::response::StoredResponse;
 use crate::scope::{CredentialMark, Id, Scope};
 use crate::time::Time;
+
+mod write;
+
+pub use write::{Becomes, Write};
 
 /// How many moments a record remembers. Enough for every retry a caller would make in good faith;
 /// past it [one is forgotten](make_room), so a record stays small.
@@ -70,6 +75,9 @@ pub struct Record {
     pub attempts: u32,
     /// Where it stands.
     pub state: State,
+    /// How far its flow has come. None for a plain request, and once the flow is completed: then the
+    /// answer is all that anybody needs. A `failed_retryable` record has no first-sent mark.
+    pub flow: Option<Box<FlowProgress>>,
     /// What happened to it, oldest first, at most [`MOMENTS_MAX`].
     pub timeline: Vec<Moment>,
 }
@@ -114,7 +122,8 @@ pub enum State {
     FailedRetryable {
         /// When that became known.
         settled_at: Time,
-        /// When the record may be reaped.
+        /// When the record may be reaped: [`Time::NEVER`] while its flow [holds
+        /// work](FlowProgress::holds_work).
         expires_at: Time,
     },
     /// It may have been executed, and nobody knows.
@@ -184,6 +193,8 @@ pub enum Doubt {
     ServerError,
     /// The handler or the upstream said so.
     Said,
+    /// A flow would have sent other bytes than those of its first attempt.
+    OtherBytes,
 }
 
 /// One thing that happened to a record.
@@ -210,6 +221,8 @@ pub enum Happened {
     LateResult(Box<LateResult>),
     /// A reconciler asked and learned nothing final, but this.
     LookedUp(Box<str>),
+    /// A flow's recovery point moved here.
+    Advanced(RecoveryPoint),
     /// Somebody decided by evidence.
     Resolved(Standing, Judge, Box<str>),
     /// An operator ended its retention early.
@@ -280,61 +293,6 @@ pub struct First {
     pub request_id: Option<Box<str>>,
 }
 
-/// A change to a record that was read. The store names its clock and its sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
-    /// What the state becomes.
-    pub becomes: Becomes,
-    /// Whether ownership changes, which raises the fence.
-    pub new_fence: bool,
-    /// What the timeline says about it; renewals leave no trace.
-    pub what: Option<Happened>,
-    /// Another time to live, where the handler asked for one.
-    pub ttl: Option<Duration>,
-}
-
-/// What a [`Write`] makes of a record's state. Lengths count from the moment of the write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Becomes {
-    /// As it is; only the timeline or a counter grows.
-    Same,
-    /// A new owner executes.
-    Begun {
-        /// The owner's own random number.
-        owner: u64,
-        /// How long it may be silent.
-        lease: Duration,
-        /// Which credential its caller showed. It replaces the former attempt's.
-        mark: Option<CredentialMark>,
-    },
-    /// The same owner goes on, until the lease ends or, at the latest, `lease_max` after it began.
-    Renewed {
-        /// How long it may be silent from now on.
-        lease: Duration,
-        /// How long one attempt may be renewed in all.
-        lease_max: Duration,
-    },
-    /// The same owner goes on, as if renewed, and the head of its answer is known.
-    HeadKept {
-        /// The head.
-        head: AnswerHead,
-        /// How long it may be silent from now on.
-        lease: Duration,
-        /// How long one attempt may be renewed in all.
-        lease_max: Duration,
-    },
-    /// Executed, with this answer.
-    Completed(Answer),
-    /// Free to be tried again.
-    FailedRetryable,
-    /// In doubt.
-    Unknown(Doubt),
-    /// Still in doubt, and asked about once more.
-    LookedUp,
-    /// Its retention ends now.
-    Expired,
-}
-
 impl First {
     /// The record that a store keeps for this, at its clock's `now`, with its next `version`.
     pub fn record(&self, now: Time, version: u64) -> Record {
@@ -365,116 +323,33 @@ impl First {
                 lease_until: now.plus(self.lease),
                 head: None,
             },
+            flow: None,
             timeline,
-        }
-    }
-}
-
-impl Write {
-    /// The record that a store keeps after this write to `record`, at its clock's `now`, with its
-    /// next `version`.
-    pub fn onto(&self, record: &Record, now: Time, version: u64) -> Record {
-        self.over(record.clone(), now, version)
-    }
-
-    /// The same, where nobody needs the former record any more.
-    pub fn over(&self, mut next: Record, now: Time, version: u64) -> Record {
-        next.version = version;
-        if self.new_fence {
-            next.fence = Fence(version);
-        }
-        if let Some(ttl) = self.ttl {
-            next.ttl = ttl;
-        }
-        if let Becomes::Begun { mark, .. } = self.becomes {
-            next.attempts = next.attempts.saturating_add(1);
-            next.mark = mark;
-        }
-        next.state = self.becomes.state(&next.state, now, next.ttl);
-        if let Some(what) = &self.what {
-            next.remember(Moment { at: now, fence: next.fence, what: what.clone() });
-        }
-        next
-    }
-}
-
-impl Becomes {
-    fn state(&self, from: &State, now: Time, ttl: Duration) -> State {
-        match (self, from) {
-            (Self::Begun { owner, lease, .. }, _) => State::InProgress {
-                owner: *owner,
-                begun_at: now,
-                lease_until: now.plus(*lease),
-                head: None,
-            },
-            (
-                Self::Renewed { lease, lease_max },
-                State::InProgress { owner, begun_at, head, .. },
-            ) => State::InProgress {
-                owner: *owner,
-                begun_at: *begun_at,
-                lease_until: now.plus(*lease).min(begun_at.plus(*lease_max)),
-                head: head.clone(),
-            },
-            (
-                Self::HeadKept { head, lease, lease_max },
-                State::InProgress { owner, begun_at, .. },
-            ) => State::InProgress {
-                owner: *owner,
-                begun_at: *begun_at,
-                lease_until: now.plus(*lease).min(begun_at.plus(*lease_max)),
-                head: Some(head.clone()),
-            },
-            (Self::Completed(answer), _) => State::Completed {
-                answer: answer.clone(),
-                settled_at: now,
-                expires_at: now.plus(ttl),
-            },
-            (Self::FailedRetryable, _) => {
-                State::FailedRetryable { settled_at: now, expires_at: now.plus(ttl) }
-            }
-            (Self::Unknown(doubt), from) => State::Unknown {
-                since: now,
-                doubt: *doubt,
-                lookups: 0,
-                owner: from.owner(),
-                head: from.head().cloned(),
-            },
-            (Self::LookedUp, State::Unknown { since, doubt, lookups, owner, head }) => {
-                State::Unknown {
-                    since: *since,
-                    doubt: *doubt,
-                    lookups: lookups.saturating_add(1),
-                    owner: *owner,
-                    head: head.clone(),
-                }
-            }
-            (Self::Expired, State::Completed { answer, settled_at, .. }) => State::Completed {
-                answer: answer.clone(),
-                settled_at: *settled_at,
-                expires_at: now,
-            },
-            (Self::Expired, State::FailedRetryable { settled_at, .. }) => {
-                State::FailedRetryable { settled_at: *settled_at, expires_at: now }
-            }
-            // The machine never asks for these; a record that is not what it was taken for stays.
-            (
-                Self::Same
-                | Self::Renewed { .. }
-                | Self::HeadKept { .. }
-                | Self::LookedUp
-                | Self::Expired,
-                state,
-            ) => state.clone(),
         }
     }
 }
 
 impl Record {
     /// Whether its retention is over. Never true while it is in progress or unknown: a forgotten
-    /// unknown that came to be executed anew would be a double charge.
+    /// unknown that came to be executed anew would be a double charge. Nor while its flow holds work
+    /// that nobody has finished.
     pub fn is_expired(&self, now: Time) -> bool {
-        self.expires_at().is_some_and(|at| at <= now)
+        !self.holds_work() && self.expires_at().is_some_and(|at| at <= now)
+    }
+
+    /// Whether a flow of it has a committed phase or a first-sent mark, and is not completed.
+    pub fn holds_work(&self) -> bool {
+        self.flow.as_ref().is_some_and(|flow| flow.holds_work())
+    }
+
+    /// The place from which its flow can go on, if it is one.
+    pub fn recovery_point(&self) -> Option<RecoveryPoint> {
+        self.flow.as_ref().map(|flow| flow.recovery_point())
+    }
+
+    /// Whether somebody else may go on once its lease is over.
+    pub fn resume_rule(&self) -> ResumeRule {
+        self.flow.as_ref().map_or(ResumeRule::Never, |flow| flow.resume_rule())
     }
 
     /// When it may be reaped, if it is settled.
@@ -523,6 +398,7 @@ impl Record {
             | Happened::Doubted(_)
             | Happened::LateResult(_)
             | Happened::LookedUp(_)
+            | Happened::Advanced(_)
             | Happened::Resolved(..)
             | Happened::Expired(_) => None,
         })
@@ -536,17 +412,18 @@ impl Record {
 
 /// Makes room on a timeline for what happens next. The first moment always stays.
 ///
-/// The oldest lookup goes first: a reconciler that asks for days must not push out who began and
-/// what was decided. A first lookup makes room by the oldest moment that is no begin. Else the
-/// oldest goes.
+/// The oldest lookup goes first, then the oldest phase of a flow: a reconciler that asks for days and a
+/// flow of many phases must not push out who began and what was decided. A first lookup makes room by
+/// the oldest moment that is no begin. Else the oldest goes.
 pub fn make_room(timeline: &mut Vec<Moment>, next: &Happened) {
     let is_lookup = |what: &Happened| matches!(what, Happened::LookedUp(_));
+    let is_phase = |what: &Happened| matches!(what, Happened::Advanced(_));
     while timeline.len() >= MOMENTS_MAX {
         let oldest = |fits: &dyn Fn(&Happened) -> bool| {
             let mut later = timeline.iter().enumerate().skip(1);
             later.find(|(_, moment)| fits(&moment.what)).map(|(at, _)| at)
         };
-        let lookup = oldest(&is_lookup);
+        let lookup = oldest(&is_lookup).or_else(|| oldest(&is_phase));
         let spared = oldest(&|what| is_lookup(next) && !matches!(what, Happened::Began(_)));
         timeline.remove(lookup.or(spared).unwrap_or(1));
     }
@@ -612,6 +489,7 @@ impl Doubt {
             Self::Panicked => "panicked",
             Self::ServerError => "server_error",
             Self::Said => "said",
+            Self::OtherBytes => "other_bytes",
         }
     }
 }
@@ -672,6 +550,20 @@ impl LateResult {
             body_start: Bytes::copy_from_slice(start),
             body_bytes: response.body.len() as u64,
             ..nothing
+        }
+    }
+
+    /// What is kept of a call's result that its owner reported too late. The flow itself had not
+    /// ended: it is in progress for this owner.
+    pub fn of_call(fence: Fence, output: &Bytes) -> Self {
+        let start = output.get(..LATE_BODY_BYTES_MAX).unwrap_or(output);
+        Self {
+            fence,
+            standing: Standing::InProgress,
+            status: None,
+            content_type: None,
+            body_start: Bytes::copy_from_slice(start),
+            body_bytes: output.len() as u64,
         }
     }
 }

@@ -22,6 +22,9 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
+    /// The end of time: what is due then never is.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// The reading of a clock that shows `ms` milliseconds since the Unix epoch.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms)

@@ -311,7 +311,8 @@ impl Act {
         match (&write.becomes, &write.what) {
             (Becomes::Begun { .. }, _) => Self::Began,
             (Becomes::HeadKept { .. }, _) => Self::HeadKept,
-            (_, None) => Self::Renewed,
+            // An owner's step in a flow is as a renewal: the same owner goes on.
+            (_, None | Some(Happened::Advanced(_))) => Self::Renewed,
             (_, Some(Happened::Began(_))) => Self::Began,
             (_, Some(Happened::Settled(..))) => Self::Settled,
             (_, Some(Happened::Doubted(_))) => Self::Doubted,

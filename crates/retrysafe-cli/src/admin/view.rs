@@ -4,6 +4,7 @@
 //! a credential. Of an answer that came too late its beginning is shown: it is the evidence by which
 //! an operator decides, and nobody else ever gets it. Times are RFC 3339, by the store's clock.
 
+use retrysafe_core::flow::RecoveryPoint;
 use retrysafe_core::record::{Answer, AnswerHead, Happened, Moment, Record, State};
 use retrysafe_core::time::Time;
 use serde_json::{Map, Value, json};
@@ -15,6 +16,11 @@ pub(crate) fn time(at: Time) -> String {
         Ok(stamp) => format!("{stamp:.3}"),
         Err(_) => format!("{ms}ms"),
     }
+}
+
+/// When a record may be reaped; none if that is never.
+pub(crate) fn expires_at(record: &Record) -> Option<Time> {
+    record.expires_at().filter(|at| *at != Time::NEVER)
 }
 
 /// Bytes as hexadecimal digits.
@@ -40,7 +46,7 @@ pub(crate) fn summary(record: &Record) -> Value {
     put("fence", record.fence.0.into());
     put("attempts", record.attempts.into());
     put("created_at", time(record.created_at).into());
-    put("expires_at", record.expires_at().map(time).into());
+    put("expires_at", expires_at(record).map(time).into());
     match &record.state {
         State::InProgress { begun_at, lease_until, head, .. } => {
             put("begun_at", time(*begun_at).into());
@@ -111,6 +117,13 @@ fn moment(moment: &Moment) -> Value {
             }),
         ),
         Happened::LookedUp(found) => ("looked_up", json!({"found": found})),
+        Happened::Advanced(point) => (
+            "advanced",
+            match point {
+                RecoveryPoint::Before(phase) => json!({"phase": phase, "calling": false}),
+                RecoveryPoint::Calling(phase) => json!({"phase": phase, "calling": true}),
+            },
+        ),
         Happened::Resolved(standing, judge, reason) => {
             ("resolved", json!({"state": standing.name(), "judge": judge.name(), "reason": reason}))
         }

@@ -22,6 +22,7 @@ use super::body::Reply;
 use super::live::Live;
 use super::route::Route;
 use super::scope::{self, Asker};
+use crate::admin::view;
 
 /// How often one caller may ask after keys, per second. Enough for a client that waits, too few to
 /// guess keys.
@@ -118,8 +119,8 @@ async fn find<S: Store>(
     let record = found.value.filter(|record| record.mark == caller.mark);
     let record = record.ok_or(Refusal::KeyNotFound)?;
     let (expires_at, retry_after) = match &record.state {
-        State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
-            (Some(crate::admin::view::time(*expires_at)), None)
+        State::Completed { .. } | State::FailedRetryable { .. } => {
+            (view::expires_at(&record).map(view::time), None)
         }
         State::InProgress { lease_until, .. } => {
             (None, Some(found.now.until(*lease_until).as_secs().max(1)))

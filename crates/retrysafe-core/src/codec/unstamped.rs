@@ -10,6 +10,7 @@
 
 use bytes::Bytes;
 
+use super::flow::put_move;
 use super::{
     DOUBTS, DecodeError, Reader, VERSION, doubt_byte, put, put_answer, put_bytes, put_head,
     put_mark,
@@ -143,6 +144,11 @@ fn put_becomes(out: &mut Vec<u8>, becomes: &Becomes) {
         Becomes::Unknown(doubt) => out.extend([6, doubt_byte(*doubt)]),
         Becomes::LookedUp => out.push(7),
         Becomes::Expired => out.push(8),
+        Becomes::Advanced(moved) => {
+            out.push(9);
+            put_move(out, moved);
+        }
+        Becomes::LeaseEnded => out.push(10),
     }
 }
 
@@ -198,6 +204,8 @@ impl Reader {
             6 => Becomes::Unknown(self.one_of(&DOUBTS)?),
             7 => Becomes::LookedUp,
             8 => Becomes::Expired,
+            9 => Becomes::Advanced(self.flow_move()?),
+            10 => Becomes::LeaseEnded,
             _ => return None,
         })
     }

@@ -223,6 +223,24 @@ macro_rules! conformance {
                 an_unknown_record_is_withdrawn_by_its_owner
                 a_record_with_a_head_is_not_withdrawn
                 a_withdrawal_beside_a_verdict_is_decided_once;
+            flows:
+                a_flow_comes_back_from_every_write
+                a_flow_goes_on_from_its_recovery_point
+                of_32_begins_on_a_resumable_flow_one_goes_on
+                an_overtaken_owner_advances_nothing
+                an_advance_starts_where_it_says
+                a_call_is_resumed_until_its_provider_forgets
+                an_unkeyed_call_is_unknown_when_its_owner_dies
+                under_a_first_sent_mark_nothing_is_released
+                only_the_owner_of_a_mark_clears_it
+                a_withdrawn_takeover_only_ends_the_lease
+                an_unfinished_flow_is_neither_expired_nor_reaped
+                evidence_about_a_call_moves_its_flow
+                a_late_result_moves_an_unknown_flow
+                a_flow_of_another_version_is_held
+                an_ambiguous_advance_is_repeated
+                a_sweep_leaves_resumable_flows
+                the_largest_flow_comes_back;
             verdicts:
                 evidence_of_execution_is_replayed
                 evidence_of_the_mere_fact_is_final
@@ -308,6 +326,7 @@ macro_rules! conformance {
                 answers_replay_after_a_restart
                 credential_marks_survive
                 heads_and_owners_survive
+                flows_survive_and_go_on
                 running_records_are_in_doubt_where_their_owners_are_gone
                 a_lease_from_before_the_restart_still_settles
                 numbers_rise_across_restarts

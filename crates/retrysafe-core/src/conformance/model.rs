@@ -14,8 +14,9 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::samples::*;
 use super::stand::{AnyStore, ReopenStand, Soon, Stand};
 use super::{Owners, chance};
+use crate::flow::{FirstSentMark, FlowMove, FlowVersion, RequestDigest};
 use crate::machine::{Decision, OwnerGone, decide};
-use crate::record::{Becomes, Doubt, First, Happened, Record, Standing, Write};
+use crate::record::{Becomes, Doubt, Fence, First, Happened, Record, Standing, Write};
 use crate::scope::{CredentialMark, Id};
 use crate::store::{Filter, Inserted, Store, Swapped};
 use crate::time::Time;
@@ -77,6 +78,10 @@ enum Change {
     Expire,
     Touch,
     Ttl(u8),
+    StartFlow,
+    MarkCall(u8),
+    EndPhase(u8),
+    EndLease,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +123,10 @@ fn change() -> impl Strategy<Value = Change> {
         Just(Change::LookUp),
         Just(Change::Expire),
         (0..4u8).prop_map(Change::Ttl),
+        Just(Change::StartFlow),
+        (0..4u8).prop_map(Change::MarkCall),
+        any::<u8>().prop_map(Change::EndPhase),
+        Just(Change::EndLease),
     ]
 }
 
@@ -298,10 +307,11 @@ impl Pair {
 
     async fn reopened(&mut self, owners: Owners) {
         if owners == Owners::Gone {
+            // What a restart makes of a flow depends on the time.
+            let now = self.now().await;
             let store = self.stage.store();
             for before in self.map.records.values().cloned().collect::<Vec<_>>() {
-                let write =
-                    decide(Some(&before), &OwnerGone, self.map.now).and_then(Decision::write);
+                let write = decide(Some(&before), &OwnerGone, now).and_then(Decision::write);
                 let Some(write) = write else { continue };
                 let after = load(&store, before.id).await.expect("a reservation is durable");
                 let at = after.timeline.last().expect("it was doubted").at;
@@ -381,6 +391,17 @@ fn write(change: Change) -> Write {
         Change::Doubt => Becomes::Unknown(Doubt::Said),
         Change::LookUp => Becomes::LookedUp,
         Change::Expire => Becomes::Expired,
+        Change::StartFlow => Becomes::Advanced(FlowMove::Started {
+            flow: FlowVersion::new("flow", 1),
+            input: "input".into(),
+        }),
+        Change::MarkCall(number) => Becomes::Advanced(FlowMove::CallMarked(FirstSentMark {
+            digest: RequestDigest::of(&[number]),
+            set_by: Fence(number.into()),
+            resume_until: (number > 1).then(|| Time::from_ms(number.into())),
+        })),
+        Change::EndPhase(byte) => Becomes::Advanced(FlowMove::PhaseDone(vec![byte; 3].into())),
+        Change::EndLease => Becomes::LeaseEnded,
         Change::Touch | Change::Ttl(_) => Becomes::Same,
     };
     Write {

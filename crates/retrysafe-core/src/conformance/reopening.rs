@@ -3,9 +3,12 @@
 //! For stores that can be closed and opened again over what they have stored.
 
 use super::Owners;
+use super::flows::{flow_at, go_on};
 use super::samples::*;
 use super::stand::ReopenStand;
 use crate::engine::{Begun, Engine, Settled};
+use crate::flow::{FlowVersion, RequestDigest};
+use crate::machine::flows::FlowStep;
 use crate::machine::{Decision, OwnerGone, decide};
 use crate::record::{Doubt, Outcome, Record, Standing, State};
 use crate::scope::CredentialMark;
@@ -80,6 +83,44 @@ pub(super) async fn heads_and_owners_survive(mut bench: ReopenStand) {
     for record in [after, doubted] {
         assert_eq!((record.state.owner(), record.state.head()), (Some(u64::MAX), Some(&head)));
     }
+}
+
+/// A flow is where it was, and somebody goes on with it: at once if its owner is gone.
+pub(super) async fn flows_survive_and_go_on(mut bench: ReopenStand) {
+    let digest = RequestDigest::of(b"charge");
+    let start = FlowStep::Start { flow: FlowVersion::new("ride", 1), input: "input".into() };
+    let commit = FlowStep::Commit { phase: 0, output: "output".into() };
+    let call = |length| FlowStep::Call { phase: 1, digest, repeatable_for: length };
+    let (between, keyed) = (Request::new("between"), Request::new("keyed"));
+    let (unkeyed, released) = (Request::new("unkeyed"), Request::new("released"));
+    let mut before = Vec::new();
+    {
+        let engine = Engine::new(bench.store());
+        let steps = [start.clone(), commit.clone()];
+        drop(flow_at(&engine, &between, &steps).await);
+        let lease = flow_at(&engine, &released, &steps).await;
+        let outcome = Outcome::Retryable(None);
+        assert!(matches!(engine.settle(lease, &outcome).await, Ok(Settled::Done(_))));
+        for (request, length) in [(&keyed, Some(AGES)), (&unkeyed, None)] {
+            drop(flow_at(&engine, request, &[start.clone(), commit.clone(), call(length)]).await);
+        }
+        for request in [&between, &keyed, &unkeyed, &released] {
+            before.push(request.record(&engine).await);
+        }
+    }
+    let owners = bench.reopen().await;
+    let engine = Engine::new(bench.store());
+    for (request, before) in [&between, &keyed, &unkeyed, &released].into_iter().zip(before) {
+        assert_eq!(request.record(&engine).await.flow, before.flow);
+    }
+    if owners == Owners::Remain {
+        bench.advance(LEASE * 2).await;
+    }
+    for request in [&between, &keyed, &released] {
+        let lease = go_on(&engine, request, 2).await;
+        assert_eq!(lease.flow().map(|flow| flow.outputs().len()), Some(1));
+    }
+    assert!(matches!(unkeyed.begin(&engine, 2).await, Begun::Unknown(_)));
 }
 
 /// What a record in progress is after a restart, as the store says of its owners.

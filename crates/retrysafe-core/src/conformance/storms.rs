@@ -170,7 +170,9 @@ impl Storm {
                 self.replays += 1;
             }
             Ok(Begun::InProgress(_) | Begun::Unknown(_)) => {}
-            Ok(Begun::Mismatch | Begun::CredentialChanged) => panic!("it is the same request"),
+            Ok(Begun::Mismatch | Begun::CredentialChanged | Begun::Held(_)) => {
+                panic!("it is the same request")
+            }
             Err(error) if error.may_have_applied() => self.withdrawing.push((key, owner)),
             Err(_) => {}
         }

@@ -110,9 +110,11 @@ pub(super) async fn of_32_begins_after_a_retryable_end_one_executes(bench: Stand
         let mut leases = begun.into_iter().filter_map(|begun| match begun {
             Begun::Execute(lease) => Some(lease),
             Begun::InProgress(_) => None,
-            Begun::Replay(..) | Begun::Mismatch | Begun::CredentialChanged | Begun::Unknown(_) => {
-                panic!("{begun:?}")
-            }
+            Begun::Replay(..)
+            | Begun::Mismatch
+            | Begun::CredentialChanged
+            | Begun::Held(_)
+            | Begun::Unknown(_) => panic!("{begun:?}"),
         });
         let lease = leases.next().expect("one executes");
         assert!(leases.next().is_none(), "only one executes");

@@ -6,6 +6,7 @@
 use std::future::Future;
 
 use super::{Ask, Begun, Lease, Prints, RACES_MAX};
+use crate::flow::FlowVersion;
 use crate::machine::{self, Begin, BeginDecision};
 use crate::record::{First, Record, Write};
 use crate::store::{Inserted, Stamped, Store, StoreError, StoreErrorKind, Swapped, Transactional};
@@ -73,6 +74,7 @@ impl<S: Transactional<T>, T: Send> Reservations for InTransaction<'_, S, T> {
 pub(super) async fn begin_over<P: Prints + ?Sized>(
     reservations: &mut impl Reservations,
     ask: &Ask<'_, P>,
+    flows: &[FlowVersion],
 ) -> Result<Begun, StoreError> {
     let id = ask.id();
     let mut known: Option<(Record, Time)> = None;
@@ -93,12 +95,14 @@ pub(super) async fn begin_over<P: Prints + ?Sized>(
             owner: ask.owner,
             lease: ask.lease,
             request_id: ask.request_id,
+            flows,
         };
         let lost = match machine::decide_begin(Some(record), &begin, now) {
             BeginDecision::Insert => continue,
             BeginDecision::Mismatch => return Ok(Begun::Mismatch),
             BeginDecision::CredentialChanged => return Ok(Begun::CredentialChanged),
             BeginDecision::InProgress(until) => return Ok(Begun::InProgress(now.until(until))),
+            BeginDecision::Held(flow) => return Ok(Begun::Held(flow)),
             BeginDecision::Replay(answer, until) => return Ok(Begun::Replay(answer, until)),
             BeginDecision::Unknown(head) => return Ok(Begun::Unknown(head)),
             BeginDecision::Execute(record, write) => {

@@ -51,7 +51,7 @@ impl<S: Store> Engine<S> {
     where
         S: Transactional<T>,
     {
-        begin_over(&mut InTransaction { store: &self.store, tx }, ask).await
+        begin_over(&mut InTransaction { store: &self.store, tx }, ask, &[]).await
     }
 
     /// Binds the caller's transaction to an attempt, as its first statement: it cannot be committed
@@ -95,11 +95,14 @@ impl<S: Store> Engine<S> {
         S: Transactional<T>,
     {
         let seen = (Some(lease.record.clone()), lease.granted_at);
-        self.settle_from_in(tx, seen, lease.fence, lease.ttl, outcome).await
+        let point = lease.record.recovery_point();
+        let event = Settle { fence: lease.fence, outcome, ttl: lease.ttl, point };
+        self.settle_from_in(tx, seen, &event).await
     }
 
     /// As [`settle_in`](Self::settle_in), for an owner that has only its record's name and fence: a
-    /// handler whose lease is held by the layer around it.
+    /// handler whose lease is held by the layer around it. A flow cannot be completed so: only the
+    /// holder of its lease knows its recovery point.
     ///
     /// # Errors
     ///
@@ -116,23 +119,21 @@ impl<S: Store> Engine<S> {
         S: Transactional<T>,
     {
         let Stamped { now, value } = self.store.load(id).await.map_err(NotSettled::Store)?;
-        self.settle_from_in(tx, (value, now), fence, ttl, outcome).await
+        let event = Settle { fence, outcome, ttl, point: None };
+        self.settle_from_in(tx, (value, now), &event).await
     }
 
     async fn settle_from_in<T: Send>(
         &self,
         tx: &mut T,
         (mut current, mut now): (Option<Record>, Time),
-        fence: Fence,
-        ttl: Option<Duration>,
-        outcome: &Outcome,
+        event: &Settle<'_>,
     ) -> Result<Record, NotSettled>
     where
         S: Transactional<T>,
     {
-        let event = Settle { fence, outcome, ttl };
         for _ in 0..RACES_MAX {
-            let write = machine::decide(current.as_ref(), &event, now).and_then(Decision::write);
+            let write = machine::decide(current.as_ref(), event, now).and_then(Decision::write);
             let (Some(write), Some(record)) = (write, current.take()) else {
                 // Even the same answer again is refused: it was settled by another transaction, and
                 // the work of this one would be the second.

@@ -77,11 +77,15 @@ pub(crate) enum Flaw {
     ChangesGoUnnoticed,
     /// A hint is promised and never comes.
     HintsNeverCome,
+    /// How far a flow has come is not kept.
+    FlowsAreDropped,
+    /// A released flow is reaped like any other record.
+    ReapTakesFlows,
 }
 
 impl Flaw {
     /// All of them; a bench names its flaw by the place in this list.
-    pub(crate) const ALL: [Self; 34] = [
+    pub(crate) const ALL: [Self; 36] = [
         Self::InsertPretendsNew,
         Self::InsertChecksThenActs,
         Self::InsertIsNotKept,
@@ -116,6 +120,8 @@ impl Flaw {
         Self::UnknownsForgetTheirOwner,
         Self::ChangesGoUnnoticed,
         Self::HintsNeverCome,
+        Self::FlowsAreDropped,
+        Self::ReapTakesFlows,
     ];
 
     /// What the machine of whoever asks believes the time to be.
@@ -132,6 +138,9 @@ impl Flaw {
         }
         if self == Self::MarksAreDropped {
             record.mark = None;
+        }
+        if self == Self::FlowsAreDropped {
+            record.flow = None;
         }
         if let State::InProgress { head, .. } | State::Unknown { head, .. } = &mut record.state
             && self == Self::HeadsAreDropped
@@ -327,6 +336,13 @@ broken! {
     hints_that_never_come_are_noticed: HintsNeverCome =>
         changes::a_hint_comes_after_a_write,
         changes::a_hint_that_nobody_waits_for_does_no_harm;
+    flows_that_are_dropped_are_noticed: FlowsAreDropped =>
+        flows::a_flow_comes_back_from_every_write,
+        flows::a_flow_goes_on_from_its_recovery_point,
+        flows::an_unfinished_flow_is_neither_expired_nor_reaped,
+        reopening::flows_survive_and_go_on;
+    a_reaper_that_takes_flows_is_noticed: ReapTakesFlows =>
+        flows::an_unfinished_flow_is_neither_expired_nor_reaped;
     probes_that_are_records_are_noticed: ProbesAreRecords =>
         scans::a_probe_is_answered_and_leaves_no_record;
 }
@@ -347,4 +363,5 @@ fn the_model_notices_what_it_was_not_told() {
     disagrees::<{ Flaw::MarksAreDropped as usize }>();
     disagrees::<{ Flaw::HeadsAreDropped as usize }>();
     disagrees::<{ Flaw::UnknownsForgetTheirOwner as usize }>();
+    disagrees::<{ Flaw::FlowsAreDropped as usize }>();
 }

@@ -187,6 +187,7 @@ impl Plain {
         match record.state {
             State::InProgress { .. } if self.has(Flaw::ReapTakesRunning) => old,
             State::Unknown { .. } if self.has(Flaw::ReapTakesUnknown) => old,
+            State::FailedRetryable { .. } if self.has(Flaw::ReapTakesFlows) => old,
             State::InProgress { .. }
             | State::Completed { .. }
             | State::FailedRetryable { .. }

@@ -13,6 +13,9 @@
 //!
 //! Three faults are planted, to see that the check would find them. One is the reason why an owner
 //! draws a new number for each begin.
+//!
+//! These are plain requests. Flows, which may go on after their owner's death, have a search of their
+//! own in [`flows`].
 
 #![allow(
     clippy::indexing_slicing,
@@ -21,6 +24,7 @@
     reason = "a model that is wrong about its own lists should stop"
 )]
 
+mod flows;
 mod steps;
 mod world;
 

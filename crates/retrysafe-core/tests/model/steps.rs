@@ -105,6 +105,7 @@ impl Bounds {
                     owner: u64::from(number),
                     lease: LEASE,
                     request_id: None,
+                    flows: &[],
                 };
                 let is_other_mark = record.mark != begin.mark;
                 match self.decide_begin(record, &begin, state.clock()) {
@@ -119,6 +120,7 @@ impl Bounds {
                     BeginDecision::Insert
                     | BeginDecision::Mismatch
                     | BeginDecision::InProgress(_)
+                    | BeginDecision::Held(_)
                     | BeginDecision::Replay(..)
                     | BeginDecision::Unknown(_) => {
                         if !is_other_mark {
@@ -143,7 +145,7 @@ impl Bounds {
             End::NotExecuted => Outcome::Retryable(None),
             End::Unknown => Outcome::Unknown(Doubt::AnswerLost),
         };
-        let event = Settle { fence, outcome: &outcome, ttl: None };
+        let event = Settle { fence, outcome: &outcome, ttl: None, point: None };
         match self.pend(&holding.seen.0, holding.key, &event, now) {
             Ok(write) => holding.pending = Some(write),
             Err(reply) => {

@@ -42,7 +42,12 @@ impl Hash for Pending {
             Becomes::Completed(answer) => (2, answer.status()).hash(hasher),
             Becomes::FailedRetryable => 3.hash(hasher),
             Becomes::Unknown(_) => 4.hash(hasher),
-            Becomes::Same | Becomes::LookedUp | Becomes::Expired => 5.hash(hasher),
+            // The last two are of flows, which have a model of their own.
+            Becomes::Same
+            | Becomes::LookedUp
+            | Becomes::Expired
+            | Becomes::Advanced(_)
+            | Becomes::LeaseEnded => 5.hash(hasher),
         }
     }
 }

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+use retrysafe_core::flow::FlowProgress;
 use retrysafe_core::record::{Answer, First, Moment, Record, State, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
@@ -421,7 +422,8 @@ fn bytes_of(record: &Record) -> usize {
         | State::FailedRetryable { .. }
         | State::Unknown { .. } => 0,
     };
-    size_of::<Record>() + record.scope.as_bytes().len() + texts + timeline + answer
+    let flow = record.flow.as_ref().map_or(0, |flow| size_of::<FlowProgress>() + flow.bytes());
+    size_of::<Record>() + record.scope.as_bytes().len() + texts + timeline + answer + flow
 }
 
 impl Place {

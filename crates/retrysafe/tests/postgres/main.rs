@@ -18,6 +18,8 @@ mod contract;
 #[cfg(feature = "sqlx")]
 mod drivers;
 mod faults;
+#[cfg(feature = "sqlx")]
+mod flows;
 mod kit;
 mod pooler;
 mod processes;

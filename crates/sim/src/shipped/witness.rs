@@ -89,6 +89,7 @@ pub fn role_of(state: &State, key: u8, from: &Record, write: &Write, asker: &Ask
             Asker::Upkeep(_) | Asker::Outside(_) => Role::Sweeper,
         },
         Some(Happened::LateResult(late)) => Role::Owner { fence: late.fence.0 as u32 },
+        Some(Happened::Advanced(_)) => Role::Owner { fence },
         Some(Happened::LookedUp(_)) => Role::Reader,
         Some(Happened::Resolved(_, _, reason)) => {
             let evidence = match &**reason {

@@ -5,6 +5,7 @@
 //! same arrays.
 
 use http::header::LOCATION;
+use retrysafe_core::flow::RecoveryPoint;
 use retrysafe_core::record::{
     Answer, First, Happened, LateResult, Record, Standing, Write, make_room,
 };
@@ -218,9 +219,10 @@ pub(super) fn is_common(from: &Record, write: &Write) -> bool {
 
 /// About how many bytes a write will send.
 pub(super) fn size(from: &Record, write: &Write) -> usize {
+    let flow = write.flow_after(from).map_or(0, |flow| flow.bytes());
     match Next::of(from, write).answer {
         Some(Answer::Kept(response)) => response.body.len() + 512,
-        Some(Answer::NotKept { .. }) | None => 512,
+        Some(Answer::NotKept { .. }) | None => flow + 512,
     }
 }
 
@@ -263,6 +265,7 @@ fn is_told_at_once(what: &Happened) -> bool {
     match what {
         Happened::Began(_)
         | Happened::LookedUp(_)
+        | Happened::Advanced(_)
         | Happened::Settled(
             Standing::InProgress | Standing::Completed | Standing::FailedRetryable,
             _,
@@ -272,6 +275,14 @@ fn is_told_at_once(what: &Happened) -> bool {
         | Happened::LateResult(_)
         | Happened::Resolved(..)
         | Happened::Expired(_) => true,
+    }
+}
+
+/// A recovery point, in words.
+fn advanced(point: RecoveryPoint) -> String {
+    match point {
+        RecoveryPoint::Before(phase) => format!("advanced to phase {phase}"),
+        RecoveryPoint::Calling(phase) => format!("about to call in phase {phase}"),
     }
 }
 
@@ -290,6 +301,7 @@ fn label(what: &Happened) -> String {
             format!("late result of fence {}: {}{}", fence.0, standing.name(), code(status))
         }
         Happened::LookedUp(found) => format!("looked up: {found}"),
+        Happened::Advanced(point) => advanced(*point),
         Happened::Resolved(standing, judge, reason) => {
             format!("resolved {} by {}: {reason}", standing.name(), judge.name())
         }

@@ -3,7 +3,7 @@
 //! | column | holds |
 //! | --- | --- |
 //! | `request` | what never changes: format, key, fingerprint, scope, method, route, path |
-//! | `detail` | what only programs read: attempts, time to live, owner, doubt, mark, head |
+//! | `detail` | what only programs read: attempts, time to live, owner, doubt, mark, flow, head |
 //! | `timeline` | what happened |
 //! | `headers` | the headers of the answer, as lines of text |
 //!
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
+use retrysafe_core::flow::FlowProgress;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::record::{
     About, AnswerHead, Doubt, Fence, First, Happened, MOMENTS_MAX, Moment, Record,
@@ -45,6 +46,7 @@ pub(super) struct Detail {
     pub(super) owner: Option<u64>,
     pub(super) doubt: Option<(Doubt, u32)>,
     pub(super) mark: Option<CredentialMark>,
+    pub(super) flow: Option<Box<FlowProgress>>,
     pub(super) head: Option<AnswerHead>,
 }
 
@@ -103,6 +105,7 @@ const HAS_OWNER: u8 = 1;
 const HAS_DOUBT: u8 = 2;
 const HAS_MARK: u8 = 4;
 const HAS_HEAD: u8 = 8;
+const HAS_FLOW: u8 = 16;
 
 impl Detail {
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -114,7 +117,8 @@ impl Detail {
             flag(self.owner.is_some(), HAS_OWNER)
                 | flag(self.doubt.is_some(), HAS_DOUBT)
                 | flag(self.mark.is_some(), HAS_MARK)
-                | flag(self.head.is_some(), HAS_HEAD),
+                | flag(self.head.is_some(), HAS_HEAD)
+                | flag(self.flow.is_some(), HAS_FLOW),
         );
         out.extend(self.owner.iter().flat_map(|owner| owner.to_be_bytes()));
         if let Some((doubt, lookups)) = self.doubt {
@@ -122,6 +126,9 @@ impl Detail {
             out.extend_from_slice(&lookups.to_be_bytes());
         }
         out.extend(self.mark.iter().flat_map(|mark| *mark.as_bytes()));
+        if let Some(flow) = &self.flow {
+            put_field(&mut out, &flow.encode());
+        }
         out.extend(self.head.iter().flat_map(AnswerHead::encode));
         out
     }
@@ -144,6 +151,10 @@ impl Detail {
         if has(HAS_MARK) {
             detail.mark = Some(CredentialMark::from_bytes(from.array()?));
         }
+        if has(HAS_FLOW) {
+            let flow = FlowProgress::decode(from.field()?.to_vec()).ok()?;
+            detail.flow = Some(Box::new(flow));
+        }
         if has(HAS_HEAD) {
             detail.head = Some(AnswerHead::decode(from.0.to_vec()).ok()?);
         } else if !from.0.is_empty() {
@@ -153,13 +164,14 @@ impl Detail {
     }
 }
 
-const DOUBTS: [Doubt; 6] = [
+const DOUBTS: [Doubt; 7] = [
     Doubt::LeaseEnded,
     Doubt::OwnerGone,
     Doubt::AnswerLost,
     Doubt::Panicked,
     Doubt::ServerError,
     Doubt::Said,
+    Doubt::OtherBytes,
 ];
 
 fn doubt_byte(doubt: Doubt) -> u8 {

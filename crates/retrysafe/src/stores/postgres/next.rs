@@ -1,5 +1,6 @@
 //! What state does a write make, as far as it is known before the server has its say?
 
+use retrysafe_core::flow::FlowProgress;
 use retrysafe_core::record::{Answer, AnswerHead, Becomes, Doubt, Record, State, Write};
 use retrysafe_core::scope::CredentialMark;
 
@@ -20,13 +21,17 @@ pub(super) struct Next<'a> {
     owner: Option<u64>,
     doubt: Option<(Doubt, u32)>,
     mark: Option<CredentialMark>,
+    flow: Option<Box<FlowProgress>>,
     head: Option<&'a AnswerHead>,
 }
 
 impl<'a> Next<'a> {
     pub(super) fn of(from: &'a Record, write: &'a Write) -> Self {
         let ttl_ms = length_ms(write.ttl.unwrap_or(from.ttl));
-        let next = Self::state_of(from, write, ttl_ms);
+        let flow = write.flow_after(from);
+        let holds_work = flow.as_ref().is_some_and(|flow| flow.holds_work());
+        let kept_ms = if holds_work { i64::MAX } else { ttl_ms };
+        let next = Self { flow, ..Self::state_of(from, write, kept_ms) };
         match &write.becomes {
             Becomes::Begun { mark, .. } => {
                 Self { attempts: from.attempts.saturating_add(1), mark: *mark, ttl_ms, ..next }
@@ -34,6 +39,8 @@ impl<'a> Next<'a> {
             Becomes::Same
             | Becomes::Renewed { .. }
             | Becomes::HeadKept { .. }
+            | Becomes::Advanced(_)
+            | Becomes::LeaseEnded
             | Becomes::Completed(_)
             | Becomes::FailedRetryable
             | Becomes::Unknown(_)
@@ -50,11 +57,13 @@ impl<'a> Next<'a> {
             owner: self.owner,
             doubt: self.doubt,
             mark: self.mark,
+            flow: self.flow.clone(),
             head: self.head.cloned(),
         }
     }
 
-    fn state_of(from: &'a Record, write: &'a Write, ttl_ms: i64) -> Self {
+    /// `kept_ms` is how long a settled record is kept.
+    fn state_of(from: &'a Record, write: &'a Write, kept_ms: i64) -> Self {
         let same = || Self::same(&from.state);
         match (&write.becomes, &from.state) {
             (Becomes::Begun { owner, lease, .. }, _) => {
@@ -74,10 +83,10 @@ impl<'a> Next<'a> {
                 }
             }
             (Becomes::Completed(answer), _) => {
-                Self { state: 1, length: Some(ttl_ms), answer: Some(answer), ..Self::default() }
+                Self { state: 1, length: Some(kept_ms), answer: Some(answer), ..Self::default() }
             }
             (Becomes::FailedRetryable, _) => {
-                Self { state: 2, length: Some(ttl_ms), ..Self::default() }
+                Self { state: 2, length: Some(kept_ms), ..Self::default() }
             }
             (Becomes::Unknown(doubt), from) => Self {
                 state: 3,
@@ -89,13 +98,27 @@ impl<'a> Next<'a> {
             (Becomes::LookedUp, State::Unknown { doubt, lookups, .. }) => {
                 Self { doubt: Some((*doubt, lookups.saturating_add(1))), ..same() }
             }
-            (Becomes::Expired, State::Completed { .. } | State::FailedRetryable { .. }) => {
+            (Becomes::Expired, State::Completed { .. } | State::FailedRetryable { .. })
+                if !from.holds_work() =>
+            {
                 Self { length: Some(0), until: None, ..same() }
             }
+            (Becomes::LeaseEnded, State::InProgress { .. }) => {
+                Self { length: Some(0), until: None, ..same() }
+            }
+            (Becomes::Advanced(_), State::Unknown { since, owner, head, .. }) => Self {
+                since: Some(ms(*since)),
+                length: Some(0),
+                owner: Some(owner.unwrap_or_default()),
+                head: head.as_ref(),
+                ..Self::default()
+            },
             (
                 Becomes::Same
                 | Becomes::Renewed { .. }
                 | Becomes::HeadKept { .. }
+                | Becomes::Advanced(_)
+                | Becomes::LeaseEnded
                 | Becomes::LookedUp
                 | Becomes::Expired,
                 State::InProgress { .. }

@@ -195,6 +195,8 @@ pub(super) fn is_grant(write: &Write) -> bool {
         Becomes::Same
         | Becomes::Renewed { .. }
         | Becomes::HeadKept { .. }
+        | Becomes::Advanced(_)
+        | Becomes::LeaseEnded
         | Becomes::Completed(_)
         | Becomes::FailedRetryable
         | Becomes::Unknown(_)

@@ -211,6 +211,7 @@ fn read(
         fence: Fence(u64::try_from(numbers.fence).ok()?),
         attempts: detail.attempts,
         state,
+        flow: detail.flow,
         timeline: moments(timeline)?,
     }))
 }

@@ -49,12 +49,25 @@ impl Due {
             Becomes::Renewed { lease, lease_max } | Becomes::HeadKept { lease, lease_max, .. } => {
                 renewed(lease, lease_max)
             }
-            Becomes::Completed(_) | Becomes::FailedRetryable => {
-                Self::after("E", write.ttl.unwrap_or(from.ttl))
+            Becomes::Completed(_) => Self::after("E", write.ttl.unwrap_or(from.ttl)),
+            // What a flow has committed is kept until the flow is completed.
+            Becomes::FailedRetryable => match write.flow_after(from) {
+                Some(flow) if flow.holds_work() => Self::after("E", Duration::MAX),
+                Some(_) | None => Self::after("E", write.ttl.unwrap_or(from.ttl)),
+            },
+            Becomes::LeaseEnded if from.lease_until().is_some() => Self::after("L", Duration::ZERO),
+            Becomes::Advanced(_) if from.unknown_since().is_some() => {
+                Self::after("L", Duration::ZERO)
             }
             Becomes::Unknown(_) => Self::after("U", Duration::ZERO),
-            Becomes::Expired if from.expires_at().is_some() => Self::after("E", Duration::ZERO),
-            Becomes::Expired | Becomes::LookedUp | Becomes::Same => Self::SAME,
+            Becomes::Expired if from.expires_at().is_some() && !from.holds_work() => {
+                Self::after("E", Duration::ZERO)
+            }
+            Becomes::LeaseEnded
+            | Becomes::Advanced(_)
+            | Becomes::Expired
+            | Becomes::LookedUp
+            | Becomes::Same => Self::SAME,
         }
     }
 }
@@ -73,6 +86,7 @@ pub(super) fn ms(length: Duration) -> u64 {
 mod tests {
     use http::StatusCode;
     use retrysafe_core::fingerprint::{Fingerprint, RulesId};
+    use retrysafe_core::flow::{FlowMove, FlowVersion};
     use retrysafe_core::key::Key;
     use retrysafe_core::record::{About, Answer, AnswerHead, Doubt};
     use retrysafe_core::scope::{Id, Scope};
@@ -114,6 +128,12 @@ mod tests {
             Becomes::Unknown(Doubt::Said),
             Becomes::LookedUp,
             Becomes::Expired,
+            Becomes::LeaseEnded,
+            Becomes::Advanced(FlowMove::Started {
+                flow: FlowVersion::new("f", 1),
+                input: "i".into(),
+            }),
+            Becomes::Advanced(FlowMove::PhaseDone("o".into())),
         ]
     }
 
@@ -130,7 +150,7 @@ mod tests {
         let unknown = record.unknown_since().map(|at| ("U", at));
         let expiry = record.expires_at().map(|at| ("E", at));
         let (kind, at) = lease.or(unknown).or(expiry).unwrap();
-        (kind, at.as_ms())
+        (kind, at.as_ms().min(LATEST_MS))
     }
 
     /// Two writes after each other, of every kind: what the index says is what the record says.
@@ -140,11 +160,22 @@ mod tests {
         let begun = first().record(now(0), 1);
         let due = as_counted(Due::of_first(&first()), ("", 0), now(0));
         assert_eq!(due, of_record(&begun));
+        two_writes_onto(&begun, due, now);
+        // The same for a flow, which is kept once a phase of it is committed.
+        let mut flow = begun;
+        for becomes in every_write().into_iter().filter(|it| matches!(it, Becomes::Advanced(_))) {
+            let write = Write { becomes, new_fence: false, what: None, ttl: None };
+            flow = write.onto(&flow, now(0), 1);
+            two_writes_onto(&flow, due, now);
+        }
+    }
+
+    fn two_writes_onto(begun: &Record, due: (&'static str, u64), now: impl Fn(u64) -> Time) {
         for one in every_write() {
             for ttl in [None, Some(TTL * 2)] {
                 let write = Write { becomes: one.clone(), new_fence: false, what: None, ttl };
-                let next = write.onto(&begun, now(30), 2);
-                let due_next = as_counted(Due::of_write(&begun, &write), due, now(30));
+                let next = write.onto(begun, now(30), 2);
+                let due_next = as_counted(Due::of_write(begun, &write), due, now(30));
                 assert_eq!(due_next, of_record(&next), "{one:?}");
                 for two in every_write() {
                     let write = Write { becomes: two.clone(), new_fence: true, what: None, ttl };

@@ -48,8 +48,8 @@ CREATE TABLE retrysafe.record (
     expires_at    bigint,
     -- NULL unless unknown.
     unknown_since bigint,
-    -- Attempts, time to live, owner, doubt, lookups, mark of the credential, head of an answer that
-    -- is still coming.
+    -- Attempts, time to live, owner, doubt, lookups, mark of the credential, progress of a flow, head of
+    -- an answer that is still coming.
     detail        bytea    NOT NULL,
     -- What happened; see retrysafe.moments.
     timeline      bytea    NOT NULL,
@@ -728,6 +728,7 @@ BEGIN
             WHEN 8 THEN 'looked up'
             WHEN 5 THEN 'resolved ' || states[get_byte(code, 1) + 1]
             WHEN 6 THEN 'expired'
+            WHEN 9 THEN 'advanced'
             ELSE 'code ' || get_byte(code, 0) END;
         RETURN NEXT;
     END LOOP;

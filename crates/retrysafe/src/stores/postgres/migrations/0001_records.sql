@@ -662,8 +662,10 @@ BEGIN
             lengths, details, timelines, statuses, headers_, bodies, sums, sinces, untils, last_fences,
             last_ats, labels)
     LOOP
-        -- A doubt is no settle: what was done for an attempt that nobody answers for stays guarded.
-        IF id IS NOT NULL AND (states[1] IN (1, 2) OR labels[1] LIKE 'settled%') THEN
+        -- A settle, or a phase that is told and keeps its owner. A doubt is neither: what was done for
+        -- an attempt that nobody answers for stays guarded.
+        IF id IS NOT NULL AND (states[1] IN (1, 2) OR labels[1] LIKE 'settled%'
+            OR (states[1] = 0 AND fences[1] <> 0 AND last_ats[1] IS NULL)) THEN
             UPDATE retrysafe.guard g SET is_settled = true
             WHERE g.txid = pg_current_xact_id() AND g.id = ids[1];
         END IF;

@@ -21,7 +21,7 @@
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use crate::record::Fence;
+use crate::fence::Fence;
 use crate::time::Time;
 
 /// How many bytes a flow's input and outputs may have together. They are written anew with every

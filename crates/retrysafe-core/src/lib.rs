@@ -29,6 +29,7 @@ pub mod credential;
 pub mod engine;
 pub mod event;
 pub mod execution;
+mod fence;
 pub mod fingerprint;
 pub mod flow;
 pub mod key;

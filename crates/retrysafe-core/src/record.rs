@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 
+pub use crate::fence::Fence;
 use crate::fingerprint::Fingerprint;
 use crate::flow::{FlowProgress, RecoveryPoint, ResumeRule};
 use crate::key::KeyDigest;
@@ -43,10 +44,6 @@ pub const LATE_BODY_BYTES_MAX: usize = 4 * 1024;
 
 /// The longest media type of a late answer that is kept, in bytes. Longer ones are not kept.
 pub const LATE_TYPE_BYTES_MAX: usize = 128;
-
-/// The number that rises with ownership, so that a late owner loses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fence(pub u64);
 
 /// What is remembered for one scope and key.
 #[derive(Clone, Debug, PartialEq, Eq)]

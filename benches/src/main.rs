@@ -14,6 +14,8 @@ mod layer;
 mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(any(feature = "fingerprint", feature = "layer"))]
 mod rounds;
 #[cfg(feature = "stores")]
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
         "peers" => peers::run(),
         #[cfg(feature = "postgres")]
         "postgres" => postgres::run(),
+        #[cfg(feature = "redis")]
+        "redis" => redis::run(),
         #[cfg(feature = "stores")]
         "stores" => stores::run(),
         _ => {

@@ -13,6 +13,10 @@ const BENCHES: &[(&str, &str)] = &[
         "the disk store against SQLite per operation, redb and fjall; growth, memory, reaping",
     ),
     ("postgres", "the PostgreSQL store against pooled single statements"),
+    (
+        "redis",
+        "the Redis store against its bare scripts and SET NX; the tiered store's replays; memory",
+    ),
     ("gateway", "the gateway against a bare hyper proxy and nginx; memory, latency"),
     ("peers", "what one would pick instead, in front of Express, FastAPI and axum applications"),
 ];

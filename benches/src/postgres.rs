@@ -1,7 +1,7 @@
 //! How fast is the PostgreSQL store, next to pooled single statements on the same server?
 //!
 //! `bench postgres [part]`: `rate` is begin + settle against the baseline, `replay` is replay reads, `wal` is bytes of the
-//! log per operation, `growth` is the rate up to a million records, `reap` is the latency of begin while the reaper works.
+//! log per operation, `growth` is what an operation costs up to five million records, `reap` is the latency of begin while the reaper works.
 //! All of them, one after the other, unless one is named; `reap` alone has little to reap.
 //!
 //! The baseline is what one would write by hand: one table, one prepared statement to reserve and one to
@@ -20,16 +20,19 @@ use std::time::{Duration, Instant};
 use cluster::Cluster;
 use retrysafe::core::engine::{Ask, Begun, Engine};
 use retrysafe::core::fingerprint::{Fingerprint, RulesId};
-use retrysafe::core::record::{About, Answer, Outcome};
+use retrysafe::core::record::{About, Answer, Outcome, Standing};
 use retrysafe::core::response::StoredResponse;
+use retrysafe::core::store::{Filter, Query};
 use retrysafe::core::{Key, Scope, Store as _};
 use retrysafe::stores::postgres::PostgresStore;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_postgres::{Client, NoTls, Statement};
 
 const PARTS: [&str; 5] = ["rate", "replay", "wal", "growth", "reap"];
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_secs(3);
+/// A table that has just grown is measured for longer: checkpoints and vacuum have their part in it.
+const GROWTH_ROUND: Duration = Duration::from_secs(10);
 const POOL: usize = 16;
 /// The body of a typical answer.
 const BODY: usize = 300;
@@ -167,27 +170,77 @@ async fn wal(cluster: &Cluster, engine: &Arc<Engine<PostgresStore>>) {
         (lsn() - before) / figures.count as f64, figures.count);
 }
 
-/// The rate as the table grows to a million records.
+/// What begin and settle cost as the table grows to five million records, and a page of unknown records at a million.
 async fn growth(cluster: &Cluster, engine: &Arc<Engine<PostgresStore>>) {
-    let count = || cluster.sql("postgres", "SELECT count(*) FROM retrysafe.record").parse::<u64>().expect("a number");
-    for target in [250_000, 500_000, 1_000_000] {
-        while count() < target {
-            let work = Arc::clone(engine);
-            load(256, Duration::from_secs(5), move |n| {
-                let engine = Arc::clone(&work);
-                async move { first(&engine, n).await }
-            })
-            .await;
-        }
-        let work = Arc::clone(engine);
-        let figures = load(64, ROUND, move |n| {
-            let engine = Arc::clone(&work);
-            async move { first(&engine, n).await }
-        })
-        .await;
+    // Every record that is filled in is a copy of this one under another name.
+    first(engine, KEY.fetch_add(1, Ordering::Relaxed)).await;
+    println!("| records | database | 64 tasks: ops/s, p99 ms, CPU µs/op | 256 tasks: ops/s, p99 ms, CPU µs/op | CPU by that at the first size |");
+    let mut base = None;
+    for target in [10_000, 1_000_000, 5_000_000] {
+        fill(cluster, target);
+        let few = begin_and_settle(cluster, engine, 64).await;
+        let many = begin_and_settle(cluster, engine, 256).await;
+        let (few_first, many_first) = *base.get_or_insert((few.cpu_us, many.cpu_us));
         let size = cluster.sql("postgres", "SELECT pg_size_pretty(pg_database_size(current_database()))");
-        println!("at {} records ({size}): {:.0} ops/s, p50 {:.1} ms, p99 {:.1} ms", count(), figures.rate, figures.p50, figures.p99);
+        println!(
+            "| {target:>7} | {size:>8} | {:>6.0}, {:>5.1}, {:>4.0} | {:>6.0}, {:>5.1}, {:>4.0} | {:.2}, {:.2} |",
+            few.rate, few.p99, few.cpu_us, many.rate, many.p99, many.cpu_us, few.cpu_us / few_first, many.cpu_us / many_first
+        );
+        if target == 1_000_000 {
+            unknown_page(cluster, engine).await;
+        }
     }
+}
+
+/// Fills the table up to so many records. Their names are spread over the whole index, as digests are.
+fn fill(cluster: &Cluster, target: u64) {
+    let count: u64 = cluster.sql("postgres", "SELECT count(*) FROM retrysafe.record").parse().expect("a number");
+    let fill = format!(
+        "INSERT INTO retrysafe.record (id, request, created_at, keep_until, lease_until, sweep_at, version, fence, since, seal, moments,
+            state, status, expires_at, detail, timeline, headers, body)
+        SELECT sha256(int8send(n)), r.request, r.created_at, r.keep_until + n % 86400000, r.lease_until + n % 86400000,
+            r.sweep_at + n % 86400000,            r.version, r.fence, r.since, r.seal, r.moments, r.state, r.status, r.expires_at + n % 86400000, r.detail, r.timeline,
+            r.headers, r.body
+        FROM generate_series({count}::bigint, {target} - 1) n, (SELECT * FROM retrysafe.record WHERE state = 1 LIMIT 1) r"
+    );
+    cluster.sql("postgres", &fill);
+    cluster.sql("postgres", "VACUUM ANALYZE retrysafe.record");
+    cluster.sql("postgres", "CHECKPOINT");
+}
+
+async fn begin_and_settle(cluster: &Cluster, engine: &Arc<Engine<PostgresStore>>, tasks: usize) -> Figures {
+    let work = Arc::clone(engine);
+    let load = load(tasks, GROWTH_ROUND, move |n| {
+        let engine = Arc::clone(&work);
+        async move { first(&engine, n).await }
+    });
+    with_cpu(cluster, load).await
+}
+
+/// How long a page of unknown records takes among so many others, and the count of them.
+async fn unknown_page(cluster: &Cluster, engine: &Arc<Engine<PostgresStore>>) {
+    const UNKNOWN: u64 = 50;
+    for _ in 0..UNKNOWN {
+        let begun = begin(engine, KEY.fetch_add(1, Ordering::Relaxed)).await;
+        let Ok(Begun::Execute(lease)) = begun else { panic!("a first request") };
+        let unknown = Outcome::Unknown(retrysafe::core::record::Doubt::AnswerLost);
+        engine.settle(lease, &unknown).await.expect("it settles");
+    }
+    let filter = Filter { standing: Some(Standing::Unknown), ..Filter::default() };
+    let query = Query { filter, after: None, limit: 100 };
+    let (mut pages, mut counts) = (Vec::new(), Vec::new());
+    for _ in 0..25 {
+        let started = Instant::now();
+        let page = engine.store().scan(query.clone()).await.expect("a page").value;
+        pages.push(started.elapsed().as_secs_f64() * 1e3);
+        assert_eq!(page.records.len() as u64, UNKNOWN);
+        let started = Instant::now();
+        let census = engine.store().census().await.expect("a count").value;
+        counts.push(started.elapsed().as_secs_f64() * 1e3);
+        assert_eq!(census.unknown, UNKNOWN);
+    }
+    let records = cluster.sql("postgres", "SELECT count(*) FROM retrysafe.record");
+    println!("{UNKNOWN} unknown records among {records}: {:.1} ms per page, {:.1} ms per count", median(&mut pages), median(&mut counts));
 }
 
 /// What reaping does to those who begin meanwhile.

@@ -5,7 +5,7 @@
 //! into the history: of what the records are, this is the ground truth. It never errs by itself;
 //! what goes wrong on the way is the [`wire`](super::wire)'s business.
 //!
-//! The profile that fails over runs the rules of the Redis store ([`redis_rules`](super::redis_rules)):
+//! The profile that fails over runs the rules of the Redis store ([`redis_rules`]):
 //! versions by the clock with a floor, and no new grant for a while after the server has changed.
 
 use retrysafe_core::machine::{self, Decision, OwnerGone};

@@ -126,18 +126,19 @@ impl Scripts {
         let key = self.key(&format!("r:{record}"));
         let [meta, all, leases, unknown, expiries] =
             ["meta", "all", "leases", "unknown", "expiries"].map(|what| self.key(what));
+        let clock = format!("{}/{}", asked.now_ms, asked.now_ticks);
         let mut command = redis::cmd("EVAL");
         match *step {
             Step::Observe => {
-                command.arg(OBSERVE).arg(1).arg(meta).arg(asked.now_ms);
+                command.arg(OBSERVE).arg(1).arg(meta).arg(&clock);
             }
             Step::Insert { lease_ms } => {
                 command.arg(INSERT).arg(5).arg(key).arg(meta).arg(all).arg(leases).arg(expiries);
-                command.arg(asked.now_ms).arg(&id).arg(&bytes).arg(lease_ms);
+                command.arg(&clock).arg(&id).arg(&bytes).arg(lease_ms);
             }
             Step::Swap { from, is_grant, length_ms } => {
                 command.arg(SWAP).arg(5).arg(key).arg(meta).arg(leases).arg(unknown).arg(expiries);
-                command.arg(asked.now_ms).arg(&id).arg(&bytes).arg(from);
+                command.arg(&clock).arg(&id).arg(&bytes).arg(from);
                 command.arg(if is_grant { "L" } else { "E" }).arg(length_ms).arg(1_u64 << 52);
                 // A grace so long that Redis itself ends nothing here.
                 command.arg(1_u64 << 40).arg(u8::from(is_grant));

@@ -28,6 +28,7 @@ mod answers;
 mod copy;
 mod epoch;
 mod hmac;
+mod rewritten;
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,11 +37,12 @@ use std::time::Instant;
 
 use answers::{Answers, count_look};
 use epoch::{Known, READ_EVERY, Reading};
-use retrysafe_core::record::{Becomes, First, Record, Write};
+use retrysafe_core::record::{Becomes, First, Record, State, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, Swapped,
 };
+use rewritten::Rewritten;
 
 use super::postgres::{ConnectError, PostgresStore, PostgresUrl};
 use super::redis::RedisUrl;
@@ -71,6 +73,7 @@ pub struct TieredStore {
     decide: PostgresStore,
     answers: Arc<Answers>,
     known: Arc<Known>,
+    rewritten: Arc<Rewritten>,
 }
 
 impl TieredStore {
@@ -84,7 +87,8 @@ impl TieredStore {
         let asked = Instant::now();
         let (secret, epoch, now) = decide.answer_tier().await.map_err(ConnectError::of_store)?;
         let known = Arc::new(Known::new(secret, Reading { epoch, now }, asked));
-        let store = Self { decide, answers: Answers::open(&url.answer), known };
+        let answers = Answers::open(&url.answer);
+        let store = Self { decide, answers, known, rewritten: Arc::default() };
         tokio::spawn(read_epochs(store.decide.clone(), Arc::downgrade(&store.known)));
         Ok(store)
     }
@@ -109,10 +113,18 @@ impl TieredStore {
         let copy = self.answers.look(id).await?;
         // The look took a moment, in which the epoch may have risen.
         let Reading { epoch, now } = self.known.reading()?;
-        let record =
-            copy::open(&self.known.secret, epoch, id, copy, now).filter(|_| before.epoch == epoch);
+        let record = copy::open(&self.known.secret, epoch, id, copy, now)
+            .filter(|record| before.epoch == epoch && self.rewritten.may_serve(record));
         count_look(if record.is_some() { "served" } else { "refused" });
         record.map(|record| Stamped { now, value: record })
+    }
+
+    /// Notes the clock of an answer: a copy that is served later must not tell of an earlier time.
+    fn noted<T>(&self, answer: Result<Stamped<T>, StoreError>) -> Result<Stamped<T>, StoreError> {
+        if let Ok(stamped) = &answer {
+            self.known.note_now(stamped.now);
+        }
+        answer
     }
 
     /// Copies a record that the database has, as of a moment at which this epoch held.
@@ -159,6 +171,7 @@ impl Store for TieredStore {
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
         let id = from.id;
         let is_expiry = matches!(write.becomes, Becomes::Expired);
+        let may_have_copy = matches!(from.state, State::Completed { .. });
         let before = self.known.reading();
         let swapped = self.decide.swap(from, write).await;
         if is_expiry {
@@ -171,17 +184,20 @@ impl Store for TieredStore {
         let swapped = swapped?;
         self.known.note_now(swapped.now);
         if let Swapped::Done(record) = &swapped.value {
+            if may_have_copy {
+                self.rewritten.note(record);
+            }
             self.copy_behind(record, before);
         }
         Ok(swapped)
     }
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        self.decide.load(id).await
+        self.noted(self.decide.load(id).await)
     }
 
     async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
-        self.decide.load_unless(id, version).await
+        self.noted(self.decide.load_unless(id, version).await)
     }
 
     fn change_hint(&self, id: Id) -> Option<ChangeHint> {
@@ -189,23 +205,23 @@ impl Store for TieredStore {
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        self.decide.scan(query).await
+        self.noted(self.decide.scan(query).await)
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
-        self.decide.reap(limit).await
+        self.noted(self.decide.reap(limit).await)
     }
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
-        self.decide.probe().await
+        self.noted(self.decide.probe().await)
     }
 
     async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        self.decide.latest(query).await
+        self.noted(self.decide.latest(query).await)
     }
 
     async fn census(&self) -> Result<Stamped<Census>, StoreError> {
-        self.decide.census().await
+        self.noted(self.decide.census().await)
     }
 }
 

@@ -12,13 +12,15 @@ local HEAD = 43
 -- How far versions leap at the most when the server has changed: no two clocks are a day apart.
 local LEAP_MAX_MS = 86400000
 
--- The store's clock in milliseconds and in microseconds. Only tests give a clock.
+-- The store's clock in milliseconds, and the server's in microseconds. Only tests give a clock: the first ("MS") or both
+-- ("MS/US").
 local function read_clock(given)
-    if given ~= '' then
-        return tonumber(given), tonumber(given) * 1000
-    end
     local time = redis.call('TIME')
     local us = time[1] * 1000000 + time[2]
+    if given ~= '' then
+        local ms, by_hand = string.match(given, '^(%d+)/?(%d*)$')
+        return tonumber(ms), tonumber(by_hand) or us
+    end
     return math.floor(us / 1000), us
 end
 

@@ -5,7 +5,7 @@
 //! of them are retried. The same servers hold a store with its quarantine, one without (which must
 //! double, or this measures nothing), and the copies of a tiered store.
 //!
-//! `RETRYSAFE_FAILOVER_RUNS=20 cargo test --all-features --test redis failover -- --nocapture` prints the
+//! `FAILOVER_RUNS=20 cargo test --all-features --test redis failover -- --nocapture` prints the
 //! table of docs/redis.md; without the variable each row is one run.
 
 use retrysafe::core::Store;
@@ -20,7 +20,7 @@ use crate::kit::server::{Server, wait_until};
 use crate::postgres_kit::database;
 
 /// How often each row is measured, if somebody wants to know it well.
-const RUNS_VARIABLE: &str = "RETRYSAFE_FAILOVER_RUNS";
+const RUNS_VARIABLE: &str = "FAILOVER_RUNS";
 
 /// How many requests are executed before the replica falls behind, after that, and not to their end.
 const REQUESTS: usize = 20;

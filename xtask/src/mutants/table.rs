@@ -113,7 +113,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "record-handler-ttl-ignored",
-        file: "crates/retrysafe-core/src/record.rs",
+        file: "crates/retrysafe-core/src/record/write.rs",
         old: "            next.ttl = ttl;",
         new: "            let _ = ttl;",
         breaks: "the retention that a handler asked for is not kept",
@@ -121,7 +121,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "record-owner-forgotten",
-        file: "crates/retrysafe-core/src/record.rs",
+        file: "crates/retrysafe-core/src/record/write.rs",
         old: "                owner: from.owner(),",
         new: "                owner: None,",
         breaks: "an unknown record forgets its owner, who cannot withdraw (t11)",

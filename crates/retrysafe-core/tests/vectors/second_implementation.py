@@ -1,4 +1,4 @@
-"""Keys, scopes and fingerprints once more, written from docs/vectors.md and not from the Rust code.
+"""Keys, scopes and fingerprints once more, in another language: what docs/vectors.md says is enough to write it.
 
 Usage: second_implementation.py FOLDER, where FOLDER holds keys.json, scopes.json and fingerprints.json.
 """

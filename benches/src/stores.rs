@@ -119,7 +119,7 @@ impl Baseline {
             let mut puts = Vec::new();
             while receive.blocking_recv_many(&mut puts, max) > 0 {
                 write(&puts);
-                puts.drain(..).for_each(|put: Put| drop(put.done.send(true)));
+                puts.drain(..).for_each(|put: Put| { let _ = put.done.send(true); });
             }
         });
         Self(send)

@@ -29,7 +29,24 @@ impl Server {
 
     /// The program of this repository.
     pub fn gateway(upstream: SocketAddr, folder: &Path, more: &str) -> Self {
-        let program = program();
+        Self::start_gateway("retrysafe", program(), upstream, folder, more)
+    }
+
+    /// An earlier build of the program, which BENCH_GATEWAY_BEFORE names; none if it names none.
+    pub fn gateway_before(upstream: SocketAddr, folder: &Path) -> Option<Self> {
+        let program = std::env::var_os("BENCH_GATEWAY_BEFORE")?;
+        let folder = folder.join("before");
+        std::fs::create_dir(&folder).unwrap();
+        Some(Self::start_gateway("retrysafe before", program.into(), upstream, &folder, ""))
+    }
+
+    fn start_gateway(
+        name: &'static str,
+        program: PathBuf,
+        upstream: SocketAddr,
+        folder: &Path,
+        more: &str,
+    ) -> Self {
         let (address, admin) = (free(), free());
         let config = folder.join("retrysafe.toml");
         let store = folder.join("data");
@@ -41,7 +58,7 @@ impl Server {
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&config);
-        Self::start("retrysafe", address, command)
+        Self::start(name, address, command)
     }
 
     /// nginx with kept-alive connections to the upstream and no log of its own; none if it is not installed.

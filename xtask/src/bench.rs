@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<ExitCode, Error> {
         for (name, about) in BENCHES {
             eprintln!("  {name:<14}{about}");
         }
+        eprintln!("  {:<14}what a request costs in counts that are kept, not timed", "counts");
         return Ok(ExitCode::FAILURE);
     };
     // A peer may ask for a newer compiler than we do, and is built with ours all the same.

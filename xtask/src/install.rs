@@ -15,6 +15,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("redis-server", &["/usr/bin/redis-server"]),
     ("redis-sentinel", &["/usr/bin/redis-sentinel"]),
     ("strace", &["/usr/bin/strace"]),
+    ("valgrind", &["/usr/bin/valgrind"]),
 ];
 
 /// Installs what is missing.

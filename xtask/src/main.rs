@@ -5,6 +5,7 @@
 
 mod bench;
 mod clients;
+mod counts;
 mod fuzz;
 mod install;
 mod local;
@@ -27,6 +28,7 @@ cargo xtask api                     what users can name, written to api/ for the
 cargo xtask mutants [NAME…]         shipped code broken on purpose: does anything notice? (most of an hour)
 cargo xtask vectors PATH            the published vectors under PATH against our code
 cargo xtask bench NAME              one measurement against its baseline
+cargo xtask bench counts            what a request costs in instructions, allocations and system calls, against what is kept
 cargo xtask fuzz TARGET SECONDS     a fuzz target, for so long
 cargo xtask fuzz wire SECONDS [SEED]   random bytes against the running gateway, from both sides
 cargo xtask clients                 the official Stripe SDKs through the gateway (npm and pip install them)
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         ["api"] => release::api::write().map(|()| ExitCode::SUCCESS),
         ["tidy"] => tidy::run(),
         ["vectors", path] => vectors::run(path.as_ref()),
+        ["bench", "counts", rest @ ..] => counts::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["fuzz", "wire", seconds] => wire::run(seconds, None),
         ["fuzz", "wire", seconds, seed] => wire::run(seconds, Some(seed)),

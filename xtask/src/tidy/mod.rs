@@ -19,11 +19,12 @@ use crate::{Error, root};
 use graph::Crate;
 
 /// The crates that are read, by their folders.
-const CRATES: [&str; 5] = [
+const CRATES: [&str; 6] = [
     "crates/retrysafe-core/src",
     "crates/retrysafe/src",
     "crates/retrysafe-cli/src",
     "crates/sim/src",
+    "crates/counted/src",
     "xtask/src",
 ];
 

@@ -22,11 +22,13 @@ const STATUSES_STAND_IN: [(&str, &str); 7] = [
 /// Where the names of metrics stand.
 const METRICS_STAND_IN: &str = "crates/retrysafe-core/src/event.rs";
 
-/// Folders whose code is there for tests: the conformance suite, the crash rehearsals, the simulator and this tool.
-const FOR_TESTS: [&str; 4] = [
+/// Folders whose code is there for tests: the conformance suite, the crash rehearsals, the simulator, the
+/// counted loads and this tool.
+const FOR_TESTS: [&str; 5] = [
     "crates/retrysafe-core/src/conformance",
     "crates/retrysafe/src/stores/disk/rehearsal",
     "crates/sim",
+    "crates/counted",
     "xtask",
 ];
 

@@ -899,7 +899,7 @@ mod tests {
     #[test]
     fn the_format_stays_as_it_is() {
         for (record, bytes) in shapes().iter().zip(GOLDEN) {
-            assert_eq!(crate::scope::hex(&record.encode()), bytes);
+            assert_eq!(crate::hex::hex(&record.encode()), bytes);
         }
         assert_eq!(shapes().len(), GOLDEN.len());
     }
@@ -1076,7 +1076,7 @@ mod tests {
         let plain = Record { flow: None, ..calling() }.encode();
         let state = plain.len() - 4 - 1 - 12;
         assert_eq!((plain[state], bytes[state]), (0, HAS_FLOW));
-        let told = crate::scope::hex(&bytes[state + 12..bytes.len() - 5]);
+        let told = crate::hex::hex(&bytes[state + 12..bytes.len() - 5]);
         let digest = "08".repeat(32);
         assert_eq!(told, format!("04726964650202696e02026f310001{digest}ab020107"));
         assert_eq!(Record::decode(bytes), Ok(record));

@@ -182,7 +182,7 @@ impl KeyDigest {
 /// The short form that logs show: twelve hexadecimal digits, enough to follow one request.
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&crate::scope::hex(self.0.first_chunk::<6>().unwrap_or(&[0; 6])))
+        f.write_str(&crate::hex::hex(self.0.first_chunk::<6>().unwrap_or(&[0; 6])))
     }
 }
 

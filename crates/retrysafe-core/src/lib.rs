@@ -32,6 +32,7 @@ pub mod execution;
 mod fence;
 pub mod fingerprint;
 pub mod flow;
+mod hex;
 pub mod key;
 pub mod machine;
 pub mod mention;

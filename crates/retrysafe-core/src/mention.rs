@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn digits_stand_for_the_digests_that_begin_with_them() {
         let digest: [u8; 32] = std::array::from_fn(|at| at as u8 * 7 + 3);
-        let digits = crate::scope::hex(&digest);
+        let digits = crate::hex::hex(&digest);
         for length in DIGITS_MIN..=64 {
             let prefix = DigestPrefix::parse(&digits[..length]).unwrap();
             assert!(prefix.contains(&digest), "{length}");

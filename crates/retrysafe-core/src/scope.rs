@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::hex::hex;
 use crate::key::KeyDigest;
 
 /// Who is asking: a list of named parts, in an encoding that no two lists share.
@@ -220,16 +221,6 @@ fn sha256(purpose: &[u8], bytes: &[u8]) -> [u8; 32] {
     hash.update(purpose);
     hash.update(bytes);
     hash.finalize().into()
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    // Not by way of `write!`: a record's name is spelt out for every request.
-    let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
-    let mut digits = Vec::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        digits.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-    }
-    String::from_utf8(digits).unwrap_or_default()
 }
 
 fn split_field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

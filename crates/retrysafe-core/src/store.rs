@@ -556,6 +556,6 @@ impl std::error::Error for StoreError {
 
 impl fmt::Debug for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cursor({})", crate::scope::hex(&self.0))
+        write!(f, "Cursor({})", crate::hex::hex(&self.0))
     }
 }

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::time::Instant;
 
-use crate::museum::{self, Fault};
+use crate::fault::Fault;
+use crate::museum;
 use crate::options::{Kind, Kinds, Profile};
 use crate::replay::{self, Case};
 use crate::run::Plan;

@@ -25,11 +25,14 @@
 mod chance;
 mod checker;
 mod command;
+mod fault;
 mod history;
+mod invariant;
 mod museum;
 mod options;
 mod replay;
 mod run;
+mod runner;
 mod shipped;
 mod world;
 

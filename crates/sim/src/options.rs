@@ -9,7 +9,7 @@ use std::fmt;
 use retrysafe_core::policy::{Absence, OnServerError};
 
 use crate::chance::Chance;
-use crate::museum::Fault;
+use crate::fault::Fault;
 
 /// How many scopes there are.
 pub const SCOPES: u8 = 2;
@@ -179,6 +179,17 @@ impl Kinds {
 }
 
 impl Profile {
+    /// The profile in which a fault is looked for: the reference, or the only one where it can show.
+    fn showing(fault: Fault) -> Self {
+        if matches!(fault, Fault::CacheGrants | Fault::CacheOutlives) {
+            Self::Cached
+        } else if fault == Fault::NoQuarantine {
+            Self::FailOver
+        } else {
+            Self::Durable
+        }
+    }
+
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Durable, Self::Cached, Self::SingleOwner, Self::FailOver];
 
@@ -207,7 +218,7 @@ impl Options {
     pub fn of(seed: u64, profile: Option<Profile>, fault: Option<Fault>) -> Self {
         let mut chance = Chance::of(seed, 1);
         let drawn = Profile::draw(&mut chance);
-        let profile = profile.or(fault.and_then(Fault::profile)).unwrap_or(drawn);
+        let profile = profile.or(fault.map(Profile::showing)).unwrap_or(drawn);
         // One history in sixteen is quiet: the rules must also hold when nothing goes wrong.
         let quiet = chance.below(16) == 0;
         let mask =

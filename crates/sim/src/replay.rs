@@ -7,11 +7,12 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use crate::checker::{Checker, Invariant, Rules, Violation};
+use crate::checker::{Checker, Rules, Violation};
+use crate::fault::Fault;
 use crate::history::{Entry, What, Wrote};
-use crate::museum::Fault;
+use crate::invariant::Invariant;
 use crate::options::{Kinds, Options, Profile};
-use crate::run::Runner;
+use crate::runner::Runner;
 use crate::world::Executor;
 
 /// The most events that are shown unasked: a screen or two.

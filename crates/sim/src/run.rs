@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::checker::{Checker, Judgement, Rules, Sometimes, Violation, Where};
-use crate::museum::Fault;
+use crate::checker::{Judgement, Sometimes, Violation, Where};
 use crate::options::{Kinds, Options, Profile};
 use crate::replay;
-use crate::world::{Cost, Executor};
+use crate::runner::Runner;
 
 /// How many seeds a thread takes at once: enough that the counter does not matter, few enough that
 /// the threads end together.
@@ -57,34 +56,6 @@ pub struct Failure {
     pub violation: Violation,
 }
 
-/// Runs histories and judges them.
-pub struct Runner {
-    executor: Executor,
-    checker: Checker,
-}
-
-impl Runner {
-    pub fn new() -> Self {
-        Self { executor: Executor::new(), checker: Checker::new() }
-    }
-
-    /// Runs one history. Says what was broken, in the order in which it showed.
-    pub fn run(&mut self, options: &Options) -> (Vec<Violation>, Cost) {
-        let Self { executor, checker } = self;
-        executor.run(options, |log| checker.judge(Rules::of(options), log).violations.to_vec())
-    }
-
-    fn add(&mut self, options: &Options, report: &mut Report) {
-        let Self { executor, checker } = self;
-        let ((), cost) = executor.run(options, |log| {
-            report.note(options.seed, &checker.judge(Rules::of(options), log));
-        });
-        report.events += cost.events;
-        report.faults += cost.faults;
-        report.ms += u128::from(cost.ms);
-    }
-}
-
 impl Plan {
     /// Runs the plan on its threads.
     pub fn run(&self, progress: &mut dyn Write) -> io::Result<Report> {
@@ -125,8 +96,12 @@ impl Plan {
             }
             let mut report = Report::default();
             for at in start..self.histories.min(start + BLOCK) {
-                let seed = self.first_seed + at;
-                runner.add(&Options::of(seed, self.profile, None), &mut report);
+                let options = Options::of(self.first_seed + at, self.profile, None);
+                let ((), cost) =
+                    runner.judge(&options, |judgement| report.note(options.seed, judgement));
+                report.events += cost.events;
+                report.faults += cost.faults;
+                report.ms += u128::from(cost.ms);
             }
             if done.send(report).is_err() {
                 return;
@@ -183,7 +158,7 @@ impl Report {
             let case = replay::Case {
                 seed: failure.seed,
                 profile: plan.profile,
-                fault: None::<Fault>,
+                fault: None,
                 without: Kinds::default(),
             };
             replay::explain(case, failure.violation.invariant, out)?;
@@ -233,6 +208,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::world::Executor;
 
     #[test]
     fn a_seed_always_makes_the_same_history() {

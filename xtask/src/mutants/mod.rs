@@ -1,6 +1,6 @@
 //! Would anybody notice? Breaks shipped code on purpose, one line at a time.
 //!
-//! The repository is copied, each mutant of the [table](table::MUTANTS) is planted into the copy, and the test or the simulator that
+//! The repository is copied, each mutant of the tables ([`table`], [`stores`]) is planted into the copy, and the test or the simulator that
 //! must catch it is run. A mutant that nothing catches is a promise that nothing guards. It takes most of an hour, so it is a command
 //! of its own. `cargo xtask mutants NAME…` runs those whose names contain a word.
 //!
@@ -8,6 +8,7 @@
 
 mod catcher;
 mod plant;
+mod stores;
 mod table;
 
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use crate::{Error, root};
 use catcher::{Lane, Said};
 use plant::{Planted, Workshop};
-use table::{MUTANTS, Mutant};
+use table::Mutant;
 
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +36,7 @@ enum Verdict {
 }
 
 pub(crate) fn run(words: &[&str]) -> Result<ExitCode, Error> {
-    let chosen: Vec<_> = MUTANTS
-        .iter()
+    let chosen: Vec<_> = all()
         .filter(|mutant| words.is_empty() || words.iter().any(|word| mutant.name.contains(word)))
         .collect();
     println!("| mutant | file | what it breaks | caught by | verdict |");
@@ -73,6 +73,11 @@ pub(crate) fn run(words: &[&str]) -> Result<ExitCode, Error> {
         chosen.len()
     );
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every mutant there is.
+fn all() -> impl Iterator<Item = &'static Mutant> {
+    table::MUTANTS.iter().chain(stores::MUTANTS)
 }
 
 /// Judges the mutants of a lane, one after the other.
@@ -146,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_mutant_still_applies() {
-        for mutant in MUTANTS {
+        for mutant in all() {
             let text = std::fs::read_to_string(root().join(mutant.file)).unwrap();
             let times = text.matches(mutant.old).count();
             assert_eq!(
@@ -159,16 +164,16 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = MUTANTS.iter().map(|mutant| mutant.name).collect();
+        let mut names: Vec<_> = all().map(|mutant| mutant.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), MUTANTS.len());
+        assert_eq!(names.len(), all().count());
     }
 
     #[test]
     fn the_published_table_has_every_mutant() {
         let page = std::fs::read_to_string(root().join("docs/mutants.md")).unwrap();
-        for mutant in MUTANTS {
+        for mutant in all() {
             assert!(
                 page.contains(&row(mutant, "caught")),
                 "docs/mutants.md has no row for {}",

@@ -24,9 +24,6 @@ const UPKEEP: &[&str] = &["-p", "retrysafe", "--features", "axum,client", "--tes
 /// The unit tests of layer, upkeep and client.
 const UNITS: &[&str] = &["-p", "retrysafe", "--features", "axum,client", "--lib"];
 
-/// The unit tests of the embedded store.
-const DISK: &[&str] = &["-p", "retrysafe", "--features", "disk", "--lib"];
-
 /// The unit tests of the program.
 const PROGRAM: &[&str] = &["-p", "retrysafe-cli", "--lib"];
 
@@ -61,7 +58,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "if (live.fence, *lookups) == (self.fence, self.lookups) =>",
         new: "if live.fence == self.fence && *lookups >= self.lookups =>",
         breaks: "reconcilers that ask at the same time use up the schedule (t2)",
-        caught: Shipped("8000"),
+        caught: Test(UPKEEP, "reconcilers_that_ask_at_the_same_time_use_up_one_lookup"),
     },
     Mutant {
         name: "engine-sweeps-nothing",
@@ -448,14 +445,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: "attempt.deadline()",
         breaks: "an answer that comes after lease_max loses its body",
         caught: Test(LAYER, "a_late_answer_is_kept_although_its_bytes_come_after_its_head"),
-    },
-    Mutant {
-        name: "disk-draft-outlives-its-batch",
-        file: "crates/retrysafe/src/stores/disk/append.rs",
-        old: "flushed.map_err(|_| no_room())?;",
-        new: "let _ = flushed;",
-        breaks: "what replaces a record that could not be written is written",
-        caught: Test(DISK, "a_batch_that_has_no_room_refuses_what_was_built_on_it"),
     },
     Mutant {
         name: "layer-unknown-not-said",

@@ -110,7 +110,7 @@ pub(crate) async fn resolve<S: Store>(
 ) -> Result<Json<Value>, Refused> {
     let Resolve { outcome, reason, fence, response } = read(&body)?;
     let evidence = match (outcome.as_str(), response) {
-        ("completed", Some(given)) => Evidence::Executed(given.answer()?),
+        ("completed", Some(given)) => Evidence::Executed(given.answer().map_err(Refused::Invalid)?),
         ("completed", None) => Evidence::Executed(Answer::NotKept { status: None, location: None }),
         ("failed_retryable", None) => Evidence::NotExecuted(Proof::operator()),
         ("failed_retryable", Some(_)) => {
@@ -282,38 +282,35 @@ impl Given {
     /// # Errors
     ///
     /// Why it cannot be replayed.
-    pub(crate) fn answer(self) -> Result<Answer, Refused> {
-        let invalid = |why: String| Refused::Invalid(why);
+    pub(crate) fn answer(self) -> Result<Answer, String> {
         let status = StatusCode::from_u16(self.status)
             .ok()
             .filter(|status| status.as_u16() >= 200)
-            .ok_or_else(|| invalid(format!("{} is not a final status", self.status)))?;
+            .ok_or_else(|| format!("{} is not a final status", self.status))?;
         let mut headers = Vec::new();
         for (name, value) in &self.headers {
             let parsed = HeaderName::from_bytes(name.as_bytes()).ok();
             let pair = parsed.zip(HeaderValue::from_str(value).ok());
-            let (name, value) = pair.ok_or_else(|| invalid(format!("{name:?} is no header")))?;
+            let (name, value) = pair.ok_or_else(|| format!("{name:?} is no header"))?;
             if is_stripped(&name) {
-                return Err(invalid(format!("{name} is never replayed")));
+                return Err(format!("{name} is never replayed"));
             }
             headers.push((name, value));
         }
         let body: Bytes = match (self.body, self.body_base64) {
             (Some(_), Some(_)) => {
-                return Err(invalid("give `body` or `body_base64`, not both".into()));
+                return Err("give `body` or `body_base64`, not both".into());
             }
             (Some(text), None) => text.into(),
-            (None, Some(text)) => {
-                STANDARD.decode(text).map_err(|error| invalid(error.to_string()))?.into()
-            }
+            (None, Some(text)) => STANDARD.decode(text).map_err(|error| error.to_string())?.into(),
             (None, None) => Bytes::new(),
         };
         let is_bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         if is_bodiless && !body.is_empty() {
-            return Err(invalid(format!("an answer of status {status} has no body")));
+            return Err(format!("an answer of status {status} has no body"));
         }
         if body.len() > ANSWER_BYTES_MAX {
-            return Err(invalid(format!("the body is larger than {ANSWER_BYTES_MAX} bytes")));
+            return Err(format!("the body is larger than {ANSWER_BYTES_MAX} bytes"));
         }
         Ok(Answer::Kept(StoredResponse { status, headers, body }))
     }

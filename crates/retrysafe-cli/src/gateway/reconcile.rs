@@ -16,6 +16,7 @@ use retrysafe_core::machine::Proof;
 use retrysafe_core::policy::Absence;
 use retrysafe_core::record::{Answer, Record};
 use retrysafe_core::store::Store;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::Gateway;
@@ -55,6 +56,8 @@ enum Says {
     Pending,
     Absent,
     Nothing,
+    /// It was executed, and the answer to replay cannot be read, for this reason.
+    Unreadable(String),
 }
 
 impl<S: Store> HttpLookup<S> {
@@ -134,6 +137,7 @@ impl<S: Store> Reconciler for HttpLookup<S> {
             Says::Nothing => Lookup::Inconclusive(
                 format!("status {}, and no state that [reconcile] names", status.as_u16()).into(),
             ),
+            Says::Unreadable(why) => Lookup::Inconclusive(why.into()),
         }
     }
 
@@ -172,7 +176,7 @@ impl Meaning {
             None => return Says::Nothing,
         };
         if self.executed.contains(&state) {
-            return Says::Executed(self.answer(&document));
+            return self.executed(&document);
         }
         if self.not_executed.contains(&state) {
             return Says::NotExecuted;
@@ -180,14 +184,20 @@ impl Meaning {
         if self.pending.contains(&state) { Says::Pending } else { Says::Nothing }
     }
 
-    /// The answer to replay, where the document holds one that can be read; else the mere fact.
-    fn answer(&self, document: &Value) -> Answer {
-        self.response
-            .as_ref()
-            .and_then(|pointer| document.pointer(pointer))
-            .and_then(|given| serde_json::from_value::<Given>(given.clone()).ok())
-            .and_then(|given| given.answer().ok())
-            .unwrap_or(Answer::NotKept { status: None, location: None })
+    /// Executed, with the answer to replay if the document holds one. An answer that cannot be read decides nothing: a verdict is
+    /// final, and would lose an answer that the upstream wants to give.
+    fn executed(&self, document: &Value) -> Says {
+        let given = self.response.as_ref().and_then(|pointer| document.pointer(pointer));
+        let Some(given) = given.filter(|given| !given.is_null()) else {
+            return Says::Executed(Answer::NotKept { status: None, location: None });
+        };
+        let read = Given::deserialize(given).map_err(|error| error.to_string());
+        match read.and_then(Given::answer) {
+            Ok(answer) => Says::Executed(answer),
+            Err(why) => Says::Unreadable(format!(
+                "executed, and what [reconcile] response points to cannot be read as an answer: {why}"
+            )),
+        }
     }
 }
 
@@ -242,7 +252,24 @@ mod tests {
         let body = r#"{"payment":{"status":"paid"},"answer":{"status":201,"body":"{}"}}"#;
         let Says::Executed(Answer::Kept(answer)) = says(200, body) else { panic!() };
         assert_eq!((answer.status.as_u16(), &answer.body[..]), (201, &b"{}"[..]));
-        let broken = r#"{"payment":{"status":"paid"},"answer":{"status":"x"}}"#;
-        assert!(matches!(says(200, broken), Says::Executed(Answer::NotKept { .. })));
+        for none in
+            [r#"{"payment":{"status":"paid"},"answer":null}"#, r#"{"payment":{"status":"paid"}}"#]
+        {
+            assert!(matches!(says(200, none), Says::Executed(Answer::NotKept { .. })), "{none}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_decides_nothing_and_says_why() {
+        for (answer, why) in [
+            (r#"{"status":201,"body":{"id":7}}"#, "expected a string"),
+            (r#"{"status":"x"}"#, "expected u16"),
+            (r#"{"status":201,"headers":[["a b","c"]]}"#, "header"),
+            (r#""paid""#, "expected struct"),
+        ] {
+            let body = format!(r#"{{"payment":{{"status":"paid"}},"answer":{answer}}}"#);
+            let Says::Unreadable(said) = says(200, &body) else { panic!("{answer}") };
+            assert!(said.contains(why), "{answer}: {said}");
+        }
     }
 }

@@ -200,7 +200,7 @@ pub(super) async fn a_scan_finds_what_a_person_mentions(bench: Stand) {
     let failed = swapped(&store, &new(&store, asked).await, fail()).await;
     // Its second attempt has the id `r-2`.
     records.push(swapped(&store, &failed, take_over(2)).await);
-    let digits = crate::scope::hex(key("k5").as_bytes());
+    let digits = crate::hex::hex(key("k5").as_bytes());
     for (text, expected) in [
         ("k5", 2),
         ("\"k5\"", 2),

@@ -3,9 +3,9 @@
 //! The rules about answers: durable before they leave, the same for everybody, of this very
 //! request, of a generation that lived; and about the client's own conduct.
 
-use super::invariant::Invariant as I;
 use super::{Call, Checker, Conn, GrantEnd, Sometimes};
 use crate::history::{CallEnd, Class, NONE, TRUNCATED};
+use crate::invariant::Invariant as I;
 use crate::options::{NAMES, Profile};
 
 /// When a caller may be told to come back if nothing ends by itself, by the project's own page; not

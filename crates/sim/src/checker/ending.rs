@@ -5,9 +5,9 @@
 
 use retrysafe_core::record::Standing;
 
-use super::invariant::Invariant as I;
 use super::{Checker, Live};
 use crate::history::{CallEnd, STORE_EPOCH_MS};
+use crate::invariant::Invariant as I;
 
 /// Messages and rounds of upkeep take time of their own, on top of leases and intervals.
 const SLACK_MS: u64 = 2_000;

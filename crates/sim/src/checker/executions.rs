@@ -5,10 +5,10 @@
 use retrysafe_core::policy::OnServerError;
 use retrysafe_core::record::Standing;
 
-use super::invariant::Invariant as I;
 use super::records::is_decided;
 use super::{Checker, Conn, Exec, Got, Grant, GrantEnd, Sometimes};
 use crate::history::{Found, NONE, SaidSo, SettleHeard, TRUNCATED};
+use crate::invariant::Invariant as I;
 
 /// Answers that depend on the moment, by the project's own page; not taken from its code.
 const MOMENTARY: [u16; 8] = [401, 403, 404, 407, 408, 421, 425, 429];

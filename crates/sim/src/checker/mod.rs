@@ -8,19 +8,18 @@
 mod answers;
 mod ending;
 mod executions;
-mod invariant;
 mod reached;
 mod records;
 #[cfg(test)]
 mod tests;
 
-pub use invariant::Invariant;
 pub use reached::{Reached, Sometimes, Where};
 
 use retrysafe_core::policy::{Absence, OnServerError};
 use retrysafe_core::record::Standing;
 
 use crate::history::{Entry, Found, SaidSo, What};
+use crate::invariant::Invariant;
 use crate::options::{GATEWAYS, NAMES, Options, Profile, SCOPES};
 
 /// What the history was promised to obey.

@@ -6,9 +6,9 @@
 use retrysafe_core::policy::Absence;
 use retrysafe_core::record::Standing;
 
-use super::invariant::Invariant as I;
 use super::{Checker, Generation, Grant, GrantEnd, Live, Sometimes};
 use crate::history::{Act, Found, NONE, Role, STORE_EPOCH_MS, Wrote};
+use crate::invariant::Invariant as I;
 use crate::options::Profile;
 
 impl Checker {

@@ -7,11 +7,12 @@
 use retrysafe_core::policy::{Absence, OnServerError};
 use retrysafe_core::record::Standing;
 
-use super::{Checker, Invariant, Rules, Sometimes};
+use super::{Checker, Rules, Sometimes};
 use crate::history::{
     Act, By, CallEnd, Class, Entry, Found, NONE, OUTSIDE, Role, STORE_EPOCH_MS, SaidSo,
     SettleHeard, What, Wrote,
 };
+use crate::invariant::Invariant;
 use crate::options::{NAMES, Profile};
 
 const LEASE_MS: u64 = 1_000;

@@ -12,8 +12,9 @@ use tokio::runtime::Builder;
 use super::nemesis;
 use super::options::{Kinds, Options};
 use super::stage::Stage;
-use crate::checker::{Checker, Invariant, Where};
+use crate::checker::{Checker, Where};
 use crate::history::Entry;
+use crate::invariant::Invariant;
 use crate::replay;
 use crate::run::Report;
 

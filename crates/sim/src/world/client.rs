@@ -12,8 +12,8 @@ use retrysafe_core::retry::{self, AnswerHead, Heard, Next, Patience};
 
 use super::conn::{Conn, Reply};
 use super::{Event, Sim, World};
+use crate::fault::Fault;
 use crate::history::{CallEnd, Class, What};
-use crate::museum::Fault;
 use crate::options::{Kind, NAMES, NAMES_USED};
 
 /// A call that a client makes.

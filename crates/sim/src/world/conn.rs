@@ -4,8 +4,8 @@
 //! then whatever belongs to the connection is dropped, and nothing else.
 
 use super::{Doomed, Event, Job, TaskNo, World};
+use crate::fault::Fault;
 use crate::history::{Class, What};
-use crate::museum::Fault;
 use crate::options::Kind;
 
 /// One attempt of a client.

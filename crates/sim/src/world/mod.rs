@@ -10,7 +10,6 @@ mod conn;
 mod executor;
 mod gateway;
 mod handle;
-mod mutant;
 mod nemesis;
 mod redis_rules;
 mod sim_store;

@@ -13,8 +13,8 @@ use retrysafe_core::retry::Patience;
 use super::client::Call;
 use super::gateway::Process;
 use super::{Doomed, Event, Job, Tick, World};
+use crate::fault::Fault;
 use crate::history::What;
-use crate::museum::Fault;
 use crate::options::{Kind, NAMES, Profile, SCOPES};
 
 /// A blow of the nemesis.

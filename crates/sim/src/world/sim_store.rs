@@ -16,8 +16,8 @@ use retrysafe_core::time::Time;
 use super::redis_rules::{self, Asked, Bucket, Grants};
 use super::tables::{self, Tables};
 use super::wire::{Request, Response};
+use crate::fault::Fault;
 use crate::history::{Act, By, Entry, NONE, OUTSIDE, Role, STORE_EPOCH_MS, What, Wrote};
-use crate::museum::Fault;
 use crate::options::{NAMES, Options, Profile, SCOPES};
 
 /// The store's state.

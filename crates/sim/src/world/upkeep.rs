@@ -19,8 +19,8 @@ use retrysafe_core::store::{Filter, Query, Store};
 use super::gateway::Gate;
 use super::upstream::Looked;
 use super::{Tick, World};
+use crate::fault::Fault;
 use crate::history::{Found, Role, STORE_EPOCH_MS, What};
-use crate::museum::Fault;
 use crate::options::Kind;
 
 /// More records than any history has.

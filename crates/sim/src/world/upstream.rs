@@ -224,7 +224,7 @@ impl World {
             return Poll::Ready(Some(End::Panicked));
         }
         self.record(What::GotAnswer { exec, whole: plan.whole });
-        if !plan.whole && self.options.fault != Some(crate::museum::Fault::TruncatedKept) {
+        if !plan.whole && self.options.fault != Some(crate::fault::Fault::TruncatedKept) {
             return Poll::Ready(Some(End::AnswerLost));
         }
         let said = match plan.said {

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use retrysafe_core::record::{Becomes, Write};
+use retrysafe_core::record::{Becomes, First, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
@@ -111,15 +111,32 @@ fn two_inserts_of_one_id_and_two_swaps_of_one_version_in_a_batch_have_one_winner
     assert_eq!(lost, Some(done));
 }
 
+/// A record that leaves no room for another one in its batch.
+fn the_longest(key: u32) -> First {
+    let fits = |long: &First| {
+        let (reply, mut told) = oneshot::channel();
+        let mut log = open(&TestFolder::default()).unwrap();
+        log.commit([WriterOp::Insert(Box::new(long.clone()), reply)]);
+        told.try_recv().unwrap().is_ok()
+    };
+    let of = |path_bytes: usize| {
+        let mut long = first(key, 60);
+        long.about.path = "x".repeat(path_bytes).into();
+        long
+    };
+    let mut lengths = (0..SEGMENT as usize - 2 * PAGE).rev();
+    let longest = lengths.find(|path_bytes| fits(&of(*path_bytes))).unwrap();
+    // Its numbers may take a few bytes more where it is not the first.
+    of(longest - 16)
+}
+
 /// A key is expired and begun anew within one batch that has to be written in two parts, and the disk is
 /// full at any one call in between. The second part must not replace what the first has not written: the
 /// index would hold two records of one key.
 #[test]
 fn a_batch_that_has_no_room_refuses_what_was_built_on_it() {
     let becomes = |becomes| Write { becomes, new_fence: false, what: None, ttl: None };
-    let mut long = first(1, 60);
-    // So long that it needs a batch of its own.
-    long.about.path = "x".repeat(SEGMENT as usize - 2 * PAGE - 1_000).into();
+    let long = the_longest(1);
     let run = |folder: &TestFolder| {
         let mut log = open(folder).unwrap();
         insert(&mut log, 1).unwrap();

@@ -1,26 +1,18 @@
-//! Where are the planted faults that sit between engine and store?
+//! Where are the planted faults between engine and store?
 //!
 //! Here, and only here: a decision of the real engine is changed on its way to the store, or an
 //! answer of the store on its way back. Nothing of this can reach a build of the product, because
-//! the product does not know this crate. What each fault is called and by what it is found stands
-//! in the [museum](crate::museum).
+//! the product does not know this crate.
 
-use std::future::poll_fn;
 use std::time::Duration;
 
-use retrysafe_core::engine::Settled;
-use retrysafe_core::policy::End;
-use retrysafe_core::record::{
-    Answer, Becomes, Doubt, First, Happened, Outcome, Standing, State, Write,
-};
-use retrysafe_core::scope::Id;
+use retrysafe_core::record::{Becomes, Doubt, First, Happened, Standing, State, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError};
 
-use super::gateway::Gate;
-use super::handle::{Handle, broken};
-use super::wire::{Request, Response};
-use crate::history::{Class, Role, What};
-use crate::museum::Fault;
+use super::super::wire::{Request, Response};
+use super::{Handle, broken};
+use crate::fault::Fault;
+use crate::history::Role;
 
 /// An insert as a faulty store client makes it.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all other faults lie elsewhere")]
@@ -126,57 +118,10 @@ pub fn write(handle: &Handle, mut write: Write) -> (Write, bool) {
     (write, force)
 }
 
-/// The owner whose begin a withdrawal takes back: one that does not look takes whoever it finds.
-pub async fn withdraws(gate: &Gate, id: Id, mine: u64) -> u64 {
-    if gate.options.fault != Some(Fault::WithdrawsAnybody) {
-        return mine;
+impl Handle {
+    /// A waiter that has waited for long enough, and takes the record away from its owner.
+    pub async fn delete(&self, key: u8) {
+        // Whether it was deleted shows at the next begin.
+        let _ = self.ask(Request::Delete(key)).await;
     }
-    let found = gate.sim.engine(gate.by(Role::Reader)).look(id).await;
-    let owner = found.ok().and_then(|found| found.value).and_then(|record| record.state.owner());
-    owner.unwrap_or(mine)
-}
-
-/// A waiter that has waited for long enough, and takes the record away from its owner.
-pub async fn delete(handle: &Handle, key: u8) {
-    // Whether it was deleted shows at the next begin.
-    let _ = handle.ask(Request::Delete(key)).await;
-}
-
-/// An execution without a grant.
-pub async fn execute_unprotected(gate: Gate, conn: u16, key: u8, print: u8) {
-    let Gate { number, epoch, .. } = gate;
-    let (exec, until) = gate.sim.with(|world| {
-        world.record(What::Sent { conn, key, fence: 0, gateway: number, epoch });
-        let exec = world.send(key, 0, print, number, epoch);
-        (exec, world.wake_in(gate.options.upstream_timeout_ms))
-    });
-    let end = poll_fn(|_| gate.sim.with(|world| world.end(exec, until))).await;
-    if let Some(End::Answered { response, .. }) = end {
-        gate.answer_kept(conn, Class::First, &Answer::Kept(response));
-    }
-}
-
-/// What an execution's end means, as a faulty layer judges it.
-pub fn outcome(fault: Option<Fault>, outcome: Outcome) -> Outcome {
-    match (fault, &outcome) {
-        (Some(Fault::EvictOnTimeout), Outcome::Unknown(Doubt::AnswerLost))
-        | (Some(Fault::ServerErrorReleased), Outcome::Unknown(Doubt::ServerError))
-        | (Some(Fault::PanicReleased), Outcome::Unknown(Doubt::Panicked))
-        | (Some(Fault::LargeReleased), Outcome::Completed(Answer::NotKept { .. })) => {
-            Outcome::Retryable(None)
-        }
-        (_, _) => outcome,
-    }
-}
-
-/// A layer that answers whatever the record holds when its own settle is refused, whoever it is
-/// about.
-pub async fn overruled(gate: &Gate, key: u8, settled: Settled) -> Settled {
-    let Settled::Lost { contradiction, .. } = settled else { return settled };
-    if gate.options.fault != Some(Fault::OverruledByAnother) {
-        return settled;
-    }
-    let Some(id) = gate.tables.id(key) else { return settled };
-    let found = gate.sim.engine(gate.by(Role::Reader)).look(id).await;
-    Settled::Lost { current: found.ok().and_then(|found| found.value), contradiction }
 }

@@ -5,6 +5,8 @@
 //! to the connection and dies with it; from the grant on everything runs in a task of its own. A crash
 //! drops all tasks of the process.
 
+mod mutant;
+
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +25,9 @@ use retrysafe_core::record::{Answer, AnswerHead, Outcome};
 
 use super::conn::Reply;
 use super::tables::{self, Said, Tables};
-use super::{Sim, TaskNo, World, mutant};
+use super::{Sim, TaskNo, World};
+use crate::fault::Fault;
 use crate::history::{By, Class, NONE, Role, SettleHeard, What};
-use crate::museum::Fault;
 use crate::options::{Kind, NAMES, Options};
 
 /// A gateway process.
@@ -152,7 +154,7 @@ pub async fn serve(gate: Gate, conn: u16) {
                 }
                 let has_waited = gate.sim.with(|world| world.now) > began;
                 if gate.fault(Fault::WaiterDeletes) && has_waited {
-                    mutant::delete(engine.store(), named).await;
+                    engine.store().delete(named).await;
                     continue;
                 }
                 return gate.refuse(conn, &Refusal::InProgress { retry_after: left });

@@ -5,6 +5,8 @@
 //! serves completed records only, of the same request, well before their retention ends; it never
 //! grants execution, and losing it costs nothing but time.
 
+mod mutant;
+
 use std::future::poll_fn;
 
 use retrysafe_core::fingerprint::Fingerprint;
@@ -16,9 +18,9 @@ use retrysafe_core::time::Time;
 use retrysafe_core::{Engine, Id};
 
 use super::wire::{Request, Response};
-use super::{Event, Sim, World, mutant};
+use super::{Event, Sim, World};
+use crate::fault::Fault;
 use crate::history::{By, STORE_EPOCH_MS, What};
-use crate::museum::Fault;
 use crate::options::{Kind, Options, Profile};
 
 /// The store, for somebody.

@@ -64,7 +64,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         old: "            last.epoch = reading.epoch;",
         new: "            last.epoch = last.epoch.max(1);",
         breaks: "an answer that an operator has ended is served again",
-        caught: Test(REDIS, "what_an_operator_has_expired_is_not_served_again"),
+        caught: Test(REDIS, "what_was_expired_without_a_tiered_store_is_not_served_again"),
     },
     Mutant {
         name: "postgres-expiry-keeps-copies",

@@ -7,7 +7,7 @@ use redis::AsyncCommands as _;
 use retrysafe::core::Store as _;
 use retrysafe::core::conformance::Bench;
 use retrysafe::core::engine::{Begun, Engine, Settled};
-use retrysafe::core::record::Answer;
+use retrysafe::core::record::{Answer, Record, State};
 use retrysafe::stores::postgres::PostgresStore;
 use retrysafe::stores::tiered::{TieredStore, TieredUrl};
 
@@ -16,6 +16,9 @@ use crate::kit::proxy::{Mode, Proxy};
 use crate::kit::server::Server;
 use crate::kit::{client, prefix, shared};
 use crate::postgres_kit::{database, sql};
+
+/// What stands before the record in a copy: one byte for the format, and the code.
+const COPY_HEAD_BYTES: usize = 33;
 
 /// A tiered store over a database whose clock can be set forward.
 pub(crate) struct Tiered {
@@ -138,11 +141,14 @@ async fn a_poisoned_copy_is_not_served() {
         poison[at] ^= 0x01;
         poisons.push(poison);
     }
-    // An answer of a poisoner, with the head of a true copy.
-    let text = copy.windows(6).position(|bytes| bytes == b"answer").unwrap();
-    let mut forged = copy.clone();
-    forged[text..text + 6].copy_from_slice(b"forged");
-    poisons.push(forged);
+    // A whole record by somebody who knows the format, behind the head of a true copy.
+    let (head, record) = copy.split_at(COPY_HEAD_BYTES);
+    let mut record = Record::decode(record.to_vec()).unwrap();
+    let State::Completed { answer: Answer::Kept(response), .. } = &mut record.state else {
+        panic!("{record:?}")
+    };
+    response.body = "forged".into();
+    poisons.push([head, &record.encode()].concat());
     for poison in poisons {
         let _: () = client.set(Stage::key("k"), poison).await.unwrap();
         assert_eq!(stage.replay("k").await, "answer");

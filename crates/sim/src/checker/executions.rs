@@ -334,6 +334,10 @@ impl Checker {
             return self.require(asked == (standing, body), I::S15, key);
         }
         if !sent {
+            // What a gateway has handed to its connection may have left, for all it knows; a pause may keep it there.
+            if self.rules.by_gateways && !unsent && standing == Standing::Unknown {
+                return;
+            }
             if !unsent {
                 self.reach(Sometimes::LeaseStopsSend);
             }

@@ -40,6 +40,8 @@ pub struct Rules {
     pub settles_for_ms: u64,
     /// How long after a fail-over nothing new may be granted.
     pub quarantine_ms: u64,
+    /// Whether whole gateways run, which hand a request to a connection before it leaves.
+    pub by_gateways: bool,
 }
 
 /// A broken invariant, where it broke.
@@ -233,6 +235,7 @@ impl Rules {
             lease_max_ms: u64::MAX,
             settles_for_ms: u64::MAX,
             quarantine_ms: options.quarantine_ms(),
+            by_gateways: false,
         }
     }
 }

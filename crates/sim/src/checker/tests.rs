@@ -31,6 +31,7 @@ fn rules() -> Rules {
         lease_max_ms: u64::MAX,
         settles_for_ms: u64::MAX,
         quarantine_ms: 0,
+        by_gateways: false,
     }
 }
 

@@ -234,6 +234,7 @@ impl Options {
             lease_max_ms: self.lease_max_ms,
             settles_for_ms: self.lease_max_ms.max(self.settle_max_ms),
             quarantine_ms: 0,
+            by_gateways: self.is_gateway,
         }
     }
 }

@@ -94,9 +94,9 @@ struct Due {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     Wake(TaskNo),
-    StoreArrives(u16),
-    StoreReplies(u16),
-    StoreFails(u16),
+    StoreArrives(u32),
+    StoreReplies(u32),
+    StoreFails(u32),
     CacheFills(u16),
     ConnArrives(u16),
     ConnAnswers(u16),

@@ -100,8 +100,8 @@ impl Fate {
 
 impl World {
     /// Sends a request for the present task.
-    pub fn issue(&mut self, by: By, request: Request) -> u16 {
-        let op = self.ops.len() as u16;
+    pub fn issue(&mut self, by: By, request: Request) -> u32 {
+        let op = self.ops.len() as u32;
         let fate = match self.options.profile {
             Profile::SingleOwner => self.fate_within(),
             Profile::Durable | Profile::Cached | Profile::FailOver => self.fate_between(by.gateway),
@@ -130,16 +130,16 @@ impl World {
     }
 
     /// What the sender of a request has heard.
-    pub fn heard(&mut self, op: u16) -> Poll<Result<Stamped<Response>, StoreError>> {
-        match self.ops.get_mut(usize::from(op)).and_then(|op| op.heard.take()) {
+    pub fn heard(&mut self, op: u32) -> Poll<Result<Stamped<Response>, StoreError>> {
+        match self.ops.get_mut(op as usize).and_then(|op| op.heard.take()) {
             Some(heard) => Poll::Ready(heard),
             None => Poll::Pending,
         }
     }
 
-    pub fn store_arrives(&mut self, op: u16) {
+    pub fn store_arrives(&mut self, op: u32) {
         self.arriving -= 1;
-        let Some(sent) = self.ops.get_mut(usize::from(op)) else { return };
+        let Some(sent) = self.ops.get_mut(op as usize) else { return };
         // In one process a request dies with its sender.
         if self.options.profile == Profile::SingleOwner
             && self
@@ -164,8 +164,8 @@ impl World {
         }
     }
 
-    pub fn store_replies(&mut self, op: u16) {
-        let Some(sent) = self.ops.get_mut(usize::from(op)) else { return };
+    pub fn store_replies(&mut self, op: u32) {
+        let Some(sent) = self.ops.get_mut(op as usize) else { return };
         if !sent.closed {
             sent.closed = true;
             sent.heard = sent.response.take().map(|response| {
@@ -182,8 +182,8 @@ impl World {
         }
     }
 
-    pub fn store_fails(&mut self, op: u16) {
-        let Some(sent) = self.ops.get_mut(usize::from(op)) else { return };
+    pub fn store_fails(&mut self, op: u32) {
+        let Some(sent) = self.ops.get_mut(op as usize) else { return };
         if !sent.closed {
             sent.closed = true;
             let kind = StoreErrorKind::Unavailable;

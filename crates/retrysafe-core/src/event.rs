@@ -155,6 +155,12 @@ metrics! {
     RECONCILE_FAILED = Counter "retrysafe_reconcile_failed_total" [];
     /// Unknown records whose schedule of lookups is used up: a person must decide.
     DEAD_LETTERED = Gauge "retrysafe_dead_lettered" [];
+    /// Seconds that a phase of a flow took, by flow and phase.
+    PHASE_SECONDS = Histogram "retrysafe_phase_seconds" ["flow", "phase"];
+    /// Flows that went on from a recovery point, by flow.
+    FLOW_RESUMES = Counter "retrysafe_flow_resumes_total" ["flow"];
+    /// Flows that could go on, and whose version no code of this process is for.
+    FLOWS_HELD = Gauge "retrysafe_flows_held" [];
     /// Observed requests that would have been treated otherwise, by route and finding.
     OBSERVED = Counter "retrysafe_observed_total" ["route", "finding"];
     /// Requests that the gateway answered, by route and class of the status.

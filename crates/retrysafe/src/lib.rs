@@ -8,6 +8,7 @@
 //! | `postgres` | `stores::postgres` | a durable store for many processes, also in a transaction of `tokio-postgres` |
 //! | `sqlx` | the same, in a transaction of `sqlx` | handlers that write to PostgreSQL |
 //! | `sqlx` and `axum` | `transactions` | handlers that are given that transaction |
+//! | `phases` | `phases` | operations that write to PostgreSQL and call the outside world |
 //! | `client` | `client` | callers of such APIs |
 //! | `reqwest` | `client::reqwest` | callers that use reqwest |
 //!
@@ -24,6 +25,8 @@ pub use retrysafe_core as core;
 pub mod client;
 #[cfg(feature = "layer")]
 pub mod layer;
+#[cfg(feature = "phases")]
+pub mod phases;
 pub mod stores;
 #[cfg(all(feature = "axum", feature = "sqlx"))]
 pub mod transactions;

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::begin::{Directly, begin_over};
-use super::{Ask, Begun, Engine, Lease, NotSettled, Prints, RACES_MAX, Ruled, Unsettled};
+use super::{Ask, Begun, Engine, Lease, NotSettled, Prints, RACES_MAX, Renewal, Ruled, Unsettled};
 use crate::flow::{FlowProgress, FlowVersion, RequestDigest};
 use crate::machine::flows::{
     Advance, AdvanceReply, BeforeWire, CallNotSent, FlowStep, SendDecision, decide_send,
@@ -144,6 +144,20 @@ impl<S: Store> Engine<S> {
             is_open && record.fence == lease.fence
         };
         Ok(value.filter(is_own).map(|record| lease.at(record, now)))
+    }
+
+    /// The lease of an owner that has only its record's name and fence: a handler whose lease is held
+    /// by the layer around it, and that goes on with a flow. None if it is lost.
+    ///
+    /// # Errors
+    ///
+    /// The store's. It may be tried again.
+    pub async fn lease_of(&self, held: Renewal) -> Result<Option<Lease>, StoreError> {
+        let Stamped { now, value } = self.store.load(held.id()).await?;
+        let is_own = |record: &Record| {
+            record.standing() == Standing::InProgress && record.fence == held.fence()
+        };
+        Ok(value.filter(is_own).map(|record| Lease::new(record, now)))
     }
 
     /// Keeps the result of a call that came too late on the timeline, as evidence. One try.

@@ -71,6 +71,7 @@ struct Wishes {
     said: AtomicU8,
     ttl_ms: AtomicU64,
     is_given_up: AtomicBool,
+    runs_flow: AtomicBool,
     asked: Notify,
 }
 
@@ -154,6 +155,17 @@ impl Attempt {
     /// Waits until the caller is to be released, or the execution to be given up.
     pub(super) fn asked(&self) -> Notified<'_> {
         self.wishes.asked.notified()
+    }
+
+    /// The handler goes on with the record's flow, whose end decides.
+    #[cfg(feature = "phases")]
+    pub(crate) fn run_flow(&self) {
+        self.wishes.runs_flow.store(true, Ordering::Release);
+    }
+
+    /// Whether the handler has gone on with the record's flow.
+    pub(super) fn runs_flow(&self) -> bool {
+        self.wishes.runs_flow.load(Ordering::Acquire)
     }
 
     /// What the handler has said so far.

@@ -117,7 +117,7 @@ impl<'a, S, R: HttpBody, E> Attendance<'a, S, R, E> {
 
 /// Runs work to its end, or to its panic. What it held is dropped within the same fence, so a panic in
 /// a destructor is caught as well.
-pub(super) async fn catch_panic<T>(work: impl Future<Output = T>) -> std::thread::Result<T> {
+pub(crate) async fn catch_panic<T>(work: impl Future<Output = T>) -> std::thread::Result<T> {
     let mut work = pin!(work);
     std::future::poll_fn(|context| {
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));

@@ -194,7 +194,7 @@ async fn begin<S: Store>(
         owner,
         request_id: named.request_id.as_deref(),
     };
-    match context.shared.engine.begin(&ask).await {
+    match context.shared.engine.begin_flow(&ask, &settings.flows).await {
         Ok(begun) => beginning.begun(policy, Ok(begun)),
         Err(error) => beginning.begun(policy, Err(&error)),
     }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 /// A moment on a clock that runs through suspend.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BootMoment(Duration);
+pub(crate) struct BootMoment(Duration);
 
 impl BootMoment {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self(since_boot())
     }
 
     /// How long ago it was.
-    pub(super) fn elapsed(self) -> Duration {
+    pub(crate) fn elapsed(self) -> Duration {
         since_boot().saturating_sub(self.0)
     }
 }

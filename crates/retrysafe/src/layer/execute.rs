@@ -14,7 +14,7 @@ use http_body::Body as HttpBody;
 use retrysafe_core::engine::Lease;
 use retrysafe_core::execution::{ASK_AGAIN, Failure, Owned, Settling, Told};
 use retrysafe_core::key::KeyDigest;
-use retrysafe_core::policy::End;
+use retrysafe_core::policy::{End, Said};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::response::StoredResponse;
 use retrysafe_core::store::Store;
@@ -107,7 +107,11 @@ pub(super) async fn execute<Svc, S, B, R>(
         None => AnswerRead::Failed(Failure::Lost { timed_out: true }),
         Some(Err(_)) => AnswerRead::Failed(Failure::Panicked),
         Some(Ok(Err(error))) => AnswerRead::Error(error),
-        Some(Ok(Ok(response))) => {
+        Some(Ok(Ok(mut response))) => {
+            if sent.lease().flow().is_some() && !attempt.runs_flow() {
+                // The answer of a handler that has not gone on with the flow says nothing about it.
+                response.extensions_mut().insert(Said::Retryable);
+            }
             let hold = Hold::of_execution(context.settings.memory.as_ref());
             read_answer(&context, &attempt, response, hold, &mut attendance).await
         }

@@ -84,7 +84,11 @@ use retrysafe_core::store::Store;
 use tower_layer::Layer;
 
 pub use attempt::{Attempt, Failed};
+#[cfg(feature = "phases")]
+pub(crate) use attend::catch_panic;
 pub use body::Body;
+#[cfg(feature = "phases")]
+pub(crate) use boot_clock::BootMoment;
 pub use drain::Drain;
 #[cfg(feature = "axum")]
 pub use extractor::MissingAttempt;

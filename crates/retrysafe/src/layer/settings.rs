@@ -9,6 +9,7 @@ use retrysafe_core::Policy;
 use retrysafe_core::credential::{self, Shown};
 use retrysafe_core::execution::SETTLE_MAX;
 use retrysafe_core::fingerprint::{Fingerprint, Rules};
+use retrysafe_core::flow::FlowVersion;
 pub use retrysafe_core::key::IDEMPOTENCY_KEY;
 use retrysafe_core::key::{Key, KeyError};
 use retrysafe_core::problem::{Problem, Refusal, UnsafeScope};
@@ -75,6 +76,7 @@ pub(super) struct Settings {
     pub settle_max: Duration,
     pub trust_outcome_header: bool,
     pub by_upstream: bool,
+    pub flows: Arc<[FlowVersion]>,
 }
 
 impl Default for Settings {
@@ -93,6 +95,7 @@ impl Default for Settings {
             settle_max: SETTLE_MAX,
             trust_outcome_header: false,
             by_upstream: false,
+            flows: Arc::default(),
         }
     }
 }
@@ -278,6 +281,17 @@ impl<S> super::IdempotencyLayer<S> {
     #[must_use]
     pub fn trust_outcome_header(self, trust: bool) -> Self {
         self.set(|settings| settings.trust_outcome_header = trust)
+    }
+
+    /// The flows that the handlers behind this layer can go on with. A retry of one of these begins where
+    /// its former owner has died; a flow that is not listed is held, and its callers are told that it is
+    /// in progress.
+    ///
+    /// A handler that is given such a request and answers without going on with the flow has done
+    /// nothing: the flow stays where it is.
+    #[must_use]
+    pub fn flows(self, flows: impl IntoIterator<Item = FlowVersion>) -> Self {
+        self.set(|settings| settings.flows = flows.into_iter().collect())
     }
 
     /// Whether the inner service speaks for another server, so that its 502 and 504 say that nobody

@@ -1,10 +1,11 @@
 //! Who keeps a store tidy?
 //!
-//! Three tasks, started with one call. The [sweeper](Upkeep::sweep_every) makes ended leases
+//! Tasks that are started with one call. The [sweeper](Upkeep::sweep_every) makes ended leases
 //! unknown and counts what is unknown, the [reaper](Upkeep::reap_every) deletes expired records, and
-//! a [reconciler](Upkeep::reconcile) of yours finds out what became of unknown ones. Each works in
-//! bounded steps, may run in several processes at once, and is not stopped by a record that cannot
-//! be read, by a store that hangs, or by a panic. Each of these is reported.
+//! a [reconciler](Upkeep::reconcile) of yours finds out what became of unknown ones. With the feature
+//! `phases` a completer finishes the flows that nobody has come back for. Each works in bounded steps,
+//! may run in several processes at once, and is not stopped by a record that cannot be read, by a store
+//! that hangs, or by a panic. Each of these is reported.
 //!
 //! ```
 //! # async fn example() {
@@ -81,7 +82,14 @@ pub struct Upkeep<S> {
     store_timeout: Duration,
     sweep_every: Duration,
     reap_every: Duration,
-    reconcile: Vec<(Duration, NewRound<S>)>,
+    further: Vec<FurtherTask<S>>,
+}
+
+/// A task beside the sweeper and the reaper.
+struct FurtherTask<S> {
+    name: &'static str,
+    pause: Duration,
+    new_round: NewRound<S>,
 }
 
 /// The tasks that keep a store tidy. Dropped, they end as if they were told to
@@ -100,7 +108,7 @@ impl<S: Store> Upkeep<S> {
             store_timeout: STORE_TIMEOUT,
             sweep_every: SWEEP_EVERY,
             reap_every: REAP_EVERY,
-            reconcile: Vec::new(),
+            further: Vec::new(),
         }
     }
 
@@ -140,7 +148,27 @@ impl<S: Store> Upkeep<S> {
                 })
             })
         });
-        self.reconcile.push((pause, new_round));
+        self.further.push(FurtherTask { name: "reconcile", pause, new_round });
+        self
+    }
+
+    /// Finishes the flows whose owners have died and whose callers do not come back, and counts those that
+    /// are held. It looks for them at this pace.
+    #[cfg(feature = "phases")]
+    #[must_use]
+    pub fn complete(mut self, flows: crate::phases::Flows, pause: Duration) -> Self {
+        // Flows have a store of their own: that of their database.
+        let new_round: NewRound<S> = Box::new(move |_| {
+            Arc::new(move || {
+                let flows = flows.clone();
+                Box::pin(async move {
+                    if let Err(error) = flows.complete().await {
+                        tracing::warn!(target: "retrysafe", %error, "complete_failed");
+                    }
+                })
+            })
+        });
+        self.further.push(FurtherTask { name: "complete", pause, new_round });
         self
     }
 
@@ -157,9 +185,9 @@ impl<S: Store> Upkeep<S> {
             tokio::spawn(repeat("sweep", self.sweep_every, sweep, stopped.clone())),
             tokio::spawn(repeat("reap", self.reap_every, reap, stopped.clone())),
         ];
-        for (pause, new_round) in self.reconcile {
+        for FurtherTask { name, pause, new_round } in self.further {
             let round = new_round(Arc::clone(&engine));
-            tasks.push(tokio::spawn(repeat("reconcile", pause, round, stopped.clone())));
+            tasks.push(tokio::spawn(repeat(name, pause, round, stopped.clone())));
         }
         Tending { stop, tasks }
     }
@@ -186,7 +214,7 @@ impl<S> fmt::Debug for Upkeep<S> {
             .field("store_timeout", &self.store_timeout)
             .field("sweep_every", &self.sweep_every)
             .field("reap_every", &self.reap_every)
-            .field("reconcilers", &self.reconcile.len())
+            .field("further_tasks", &self.further.len())
             .finish_non_exhaustive()
     }
 }

@@ -21,6 +21,8 @@ mod faults;
 #[cfg(feature = "sqlx")]
 mod flows;
 mod kit;
+#[cfg(all(feature = "axum", feature = "phases"))]
+mod phases;
 mod pooler;
 mod processes;
 mod promotion;

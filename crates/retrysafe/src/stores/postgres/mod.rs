@@ -181,7 +181,7 @@ impl PostgresStore {
 
     /// Somebody's commit may not have reached the standby: nothing is read or written before one has.
     #[cfg(feature = "sqlx")]
-    #[cfg_attr(not(all(feature = "axum", feature = "sqlx")), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "axum", feature = "phases")), allow(dead_code))]
     pub(crate) fn raise_barrier(&self) {
         self.inner.shared.barrier.raise();
     }

@@ -1,5 +1,5 @@
 //! What do the tests of the PostgreSQL store share?
-#![cfg_attr(not(feature = "sqlx"), allow(dead_code, reason = "transactions use some of it alone"))]
+#![cfg_attr(not(feature = "phases"), allow(dead_code, reason = "phases use some of it alone"))]
 
 pub(crate) mod bench;
 #[allow(dead_code, reason = "the gateway's tests use all of it")]

@@ -2,7 +2,7 @@
 //!
 //! A proxy between the store and its server that knows which statements write. Each of them is a
 //! transaction of its own. Armed, the proxy lets one through and swallows the answer, or swallows the
-//! statement.
+//! statement. A COMMIT of the application's own transaction is armed apart.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -26,8 +26,36 @@ pub(crate) enum Cut {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    armed: Arc<AtomicU8>,
+    armed: Armed,
     cuts: Arc<AtomicUsize>,
+}
+
+/// Where the next write and the next COMMIT are cut.
+#[derive(Clone, Debug, Default)]
+struct Armed {
+    write: Arc<AtomicU8>,
+    commit: Arc<AtomicU8>,
+}
+
+impl Armed {
+    /// Where this message is cut. What was armed for it is used up.
+    fn take(&self, kind: Kind) -> u8 {
+        match kind {
+            Kind::Write => self.write.swap(Cut::No as u8, Ordering::SeqCst),
+            Kind::Commit => self.commit.swap(Cut::No as u8, Ordering::SeqCst),
+            Kind::Other => Cut::No as u8,
+        }
+    }
+}
+
+/// What a message asks of the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A statement that writes records, as a transaction of its own.
+    Write,
+    /// The end of a transaction of the application's.
+    Commit,
+    Other,
 }
 
 impl Proxy {
@@ -36,22 +64,27 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let proxy = Self {
             address: listener.local_addr().expect("an address"),
-            armed: Arc::default(),
+            armed: Armed::default(),
             cuts: Arc::default(),
         };
-        let (armed, cuts) = (Arc::clone(&proxy.armed), Arc::clone(&proxy.cuts));
+        let (armed, cuts) = (proxy.armed.clone(), Arc::clone(&proxy.cuts));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(("127.0.0.1", port)).await;
                 let Ok(server) = server else { continue };
-                tokio::spawn(relay(client, server, Arc::clone(&armed), Arc::clone(&cuts)));
+                tokio::spawn(relay(client, server, armed.clone(), Arc::clone(&cuts)));
             }
         });
         proxy
     }
 
     pub(crate) fn arm(&self, cut: Cut) {
-        self.armed.store(cut as u8, Ordering::SeqCst);
+        self.armed.write.store(cut as u8, Ordering::SeqCst);
+    }
+
+    /// Cuts the next COMMIT of an application's own transaction.
+    pub(crate) fn arm_commit(&self, cut: Cut) {
+        self.armed.commit.store(cut as u8, Ordering::SeqCst);
     }
 
     /// How many connections were cut.
@@ -60,12 +93,7 @@ impl Proxy {
     }
 }
 
-async fn relay(
-    mut client: TcpStream,
-    mut server: TcpStream,
-    armed: Arc<AtomicU8>,
-    cuts: Arc<AtomicUsize>,
-) {
+async fn relay(mut client: TcpStream, mut server: TcpStream, armed: Armed, cuts: Arc<AtomicUsize>) {
     let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut asked = Asked::default();
     loop {
@@ -73,12 +101,8 @@ async fn relay(
             read = client.read(&mut up) => {
                 let Ok(count @ 1..) = read else { return };
                 asked.bytes.extend_from_slice(&up[..count]);
-                while let Some((message, is_write)) = asked.next() {
-                    let cut = if is_write {
-                        armed.swap(Cut::No as u8, Ordering::SeqCst)
-                    } else {
-                        Cut::No as u8
-                    };
+                while let Some((message, kind)) = asked.next() {
+                    let cut = armed.take(kind);
                     if cut == Cut::BeforeCommit as u8 {
                         cuts.fetch_add(1, Ordering::SeqCst);
                         return;
@@ -88,7 +112,8 @@ async fn relay(
                     }
                     if cut == Cut::AfterCommit as u8 {
                         // The rest of what belongs to it: execute, and the end of the transaction.
-                        while asked.bytes.is_empty() || asked.next_is_partial() {
+                        let is_whole = kind == Kind::Commit;
+                        while !is_whole && (asked.bytes.is_empty() || asked.next_is_partial()) {
                             let Ok(count @ 1..) = client.read(&mut up).await else { return };
                             asked.bytes.extend_from_slice(&up[..count]);
                         }
@@ -134,8 +159,8 @@ impl Asked {
         self.length().is_none()
     }
 
-    /// The next message, and whether it has the server write.
-    fn next(&mut self) -> Option<(Vec<u8>, bool)> {
+    /// The next message, and what it asks of the server.
+    fn next(&mut self) -> Option<(Vec<u8>, Kind)> {
         let length = self.length()?;
         let message: Vec<u8> = self.bytes.drain(..length).collect();
         let is_first = !std::mem::replace(&mut self.has_begun, true);
@@ -144,21 +169,22 @@ impl Asked {
             rest[..rest.iter().position(|byte| *byte == 0).unwrap_or(0)].to_vec()
         };
         let holds = |text: &[u8]| message.windows(text.len()).any(|window| window == text);
-        let is_write = match message[0] {
-            _ if is_first => false,
+        let kind = match message[0] {
+            _ if is_first => Kind::Other,
             b'P' if holds(b"retrysafe.write_v") || holds(b"retrysafe.change_v") => {
                 self.writes.insert(name(5));
-                false
+                Kind::Other
             }
             b'P' => {
                 self.writes.remove(&name(5));
-                false
+                Kind::Other
             }
             // The name of the portal comes first, and is empty.
-            b'B' => self.writes.contains(&name(6)),
-            _ => false,
+            b'B' if self.writes.contains(&name(6)) => Kind::Write,
+            b'Q' if name(5) == b"COMMIT" => Kind::Commit,
+            _ => Kind::Other,
         };
-        Some((message, is_write))
+        Some((message, kind))
     }
 }
 

@@ -157,10 +157,11 @@ impl Attempt {
         self.wishes.asked.notified()
     }
 
-    /// The handler goes on with the record's flow, whose end decides.
+    /// The handler goes on with the record's flow, whose end decides. True if it is the first time: a second run under the
+    /// same lease would not see what the first one has sent.
     #[cfg(feature = "phases")]
-    pub(crate) fn run_flow(&self) {
-        self.wishes.runs_flow.store(true, Ordering::Release);
+    pub(crate) fn run_flow(&self) -> bool {
+        !self.wishes.runs_flow.swap(true, Ordering::AcqRel)
     }
 
     /// Whether the handler has gone on with the record's flow.

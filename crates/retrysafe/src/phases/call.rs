@@ -36,7 +36,11 @@ impl Runner {
     ) -> AfterPhase {
         let PreparedCall { digest, send } = match prepare(&held, work) {
             Ok(prepared) => prepared,
-            Err(error) => return Err(self.give_back(held, name, error).await),
+            Err(error) if held.point() == Some(RecoveryPoint::Before(phase)) => {
+                return Err(self.give_back(held, name, error).await);
+            }
+            // An attempt before this one may have sent it.
+            Err(error) => return Err(self.unknown(held, name, Doubt::AnswerLost, error).await),
         };
         let deadline = work.provider.deadline_under(&self.policy);
         let held = if held.point() == Some(RecoveryPoint::Before(phase)) {
@@ -68,6 +72,10 @@ impl Runner {
             Err(_) => CallEnd::Unknown("no answer within the deadline of the call".into()),
         };
         match end {
+            CallEnd::Done(output) if !has_room_for(&held, &output) => {
+                let error = "the call was made, and its output is more than a flow keeps".into();
+                Err(self.unknown(held, name, Doubt::AnswerLost, error).await)
+            }
             CallEnd::Done(output) => {
                 self.advance(held, name, &FlowStep::CallResult { phase, output }).await
             }
@@ -125,4 +133,8 @@ fn prepare(held: &HeldLease, work: &CallWork) -> Result<PreparedCall, PhaseError
     let Some(progress) = held.lease.flow() else { return Err("the record has no flow".into()) };
     let preparing = std::panic::AssertUnwindSafe(|| (work.prepare)(progress));
     std::panic::catch_unwind(preparing).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+fn has_room_for(held: &HeldLease, output: &Bytes) -> bool {
+    held.lease.flow().is_some_and(|progress| progress.has_room_for(output))
 }

@@ -59,11 +59,19 @@ impl Flows {
         let mut begun = 0;
         let ended_leases = Filter { lease_over: true, ..Filter::default() };
         let failed = Filter { standing: Some(Standing::FailedRetryable), ..Filter::default() };
-        for filter in [ended_leases, failed] {
+        let mut unread = None;
+        'reading: for filter in [ended_leases, failed] {
             let mut query = Query { filter, after: None, limit: PAGE };
             loop {
-                let Stamped { now, value: page } =
-                    self.runner.engine.store().scan(query.clone()).await?;
+                let page = self.runner.engine.store().scan(query.clone()).await;
+                let Stamped { now, value: page } = match page {
+                    Ok(page) => page,
+                    // What has begun goes on: to drop it now could leave a call without its answer.
+                    Err(error) => {
+                        unread = Some(error);
+                        break 'reading;
+                    }
+                };
                 done.failed += page.damaged.len();
                 for record in page.records {
                     match self.turn(&record, now) {
@@ -88,6 +96,9 @@ impl Flows {
         }
         while !under_way.is_empty() {
             done.note(under_way.join_next().await);
+        }
+        if let Some(error) = unread {
+            return Err(error);
         }
         metrics::gauge!(event::FLOWS_HELD.name).set(done.held as f64);
         Ok(done)
@@ -170,7 +181,14 @@ impl Completed {
                 | FlowEnd::Mismatch
                 | FlowEnd::CredentialChanged,
             ))) => {}
-            Some(Ok(Err(_)) | Err(_)) => self.failed += 1,
+            Some(Ok(Err(error))) => {
+                tracing::warn!(target: "retrysafe", %error, "flow_not_finished");
+                self.failed += 1;
+            }
+            Some(Err(error)) => {
+                tracing::warn!(target: "retrysafe", %error, "flow_not_finished");
+                self.failed += 1;
+            }
         }
     }
 }

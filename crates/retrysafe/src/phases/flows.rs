@@ -122,14 +122,17 @@ impl Flows {
     /// Runs a flow for a request that the layer around the handler has begun, or goes on with it. The layer must
     /// know the registered [`versions`](Self::versions).
     ///
-    /// The handler returns the response as it is. What it says of the outcome is for the layer.
+    /// The handler returns the response as it is. What it says of the outcome is for the layer. An attempt runs a flow
+    /// once: whoever asks again (a handler that gave up waiting, a middleware that retries) is told that it is in progress.
     pub async fn answer<I: Serialize>(
         &self,
         flow: &Flow<I>,
         attempt: &Attempt,
         input: &I,
     ) -> Response<Full<Bytes>> {
-        attempt.run_flow();
+        if !attempt.run_flow() {
+            return tell(Ok(owned_by_another()), &self.runner.policy);
+        }
         let asked_at = BootMoment::now();
         let renewal = Renewal::new(attempt.id(), attempt.fence());
         let ended = match self.runner.engine.lease_of(renewal).await {

@@ -56,7 +56,7 @@ const ANSWER_BUFFER_BYTES_MAX: usize = 128 << 10;
 
 /// How many fields the head of an answer may have. The parser sets aside room for so many with each
 /// answer; its own bound of a hundred is less than some servers need for cookies and links.
-const ANSWER_FIELDS_MAX: usize = 256;
+const ANSWER_FIELDS_MAX: usize = 512;
 
 /// The connections of one thread.
 #[derive(Clone)]

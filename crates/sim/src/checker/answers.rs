@@ -8,6 +8,9 @@ use crate::history::{CallEnd, Class, NONE, TRUNCATED};
 use crate::invariant::Invariant as I;
 use crate::options::{NAMES, Profile};
 
+/// The status of whoever should come again later.
+const TOO_MANY: u16 = 429;
+
 /// When a caller may be told to come back if nothing ends by itself, by the project's own page; not
 /// taken from its code.
 const ASK_AGAIN_MS: u64 = 10_000;
@@ -69,8 +72,9 @@ impl Checker {
             // A kept 5xx is an answer, but a client cannot tell it from one that will pass.
             Class::Replay => (status < 500, true),
             // Nor can a client with an attempt in doubt tell the application's refusal from one
-            // that was said at the door, until it is marked as kept.
-            Class::First => (status < 400 || status < 500 && !in_doubt, true),
+            // that was said at the door, until it is marked as kept. And 429 asks it to come again, also at the head of a
+            // stream whose end could not be written down.
+            Class::First => (status < 400 || status < 500 && status != TOO_MANY && !in_doubt, true),
             // Nothing is kept of it, but its client cannot know better.
             Class::Unprotected => (status < 400, status < 500),
             Class::Gone | Class::Mismatch => (true, true),

@@ -363,7 +363,9 @@ impl Checker {
                 let rule = if large { I::S17 } else { I::S21 };
                 // An answer that is passed on needs its head in the record first.
                 let cannot_pass_on = (large || ran.slow) && !grant.head_kept;
-                if standing == Standing::Unknown && (gives_up || cannot_pass_on) {
+                // A gateway that is paused for longer than its upstream may be silent takes a stream for one that broke off.
+                let may_break_off = ran.slow && self.rules.by_gateways;
+                if standing == Standing::Unknown && (gives_up || cannot_pass_on || may_break_off) {
                     return;
                 }
                 self.require(want == Some(standing), rule, key);

@@ -369,7 +369,8 @@ fn wrong_configurations(blocks: &[Block]) -> (usize, Vec<String>) {
             "yaml" => {
                 serde_saphyr::from_str::<Value>(&block.text).map(|_| ()).map_err(|e| e.to_string())
             }
-            "" | "sh" | "sql" | "text" | "rust" | "rust,ignore" => continue,
+            // Rust is compiled by the documentation tests of the crate whose page it is.
+            "" | "sh" | "sql" | "text" | "rust" | "rust,no_run" | "rust,ignore" => continue,
             // The applications of the tutorials, which tests/tutorials.rs runs.
             "js" | "python" => continue,
             other => Err(format!("a block in {other:?}: nothing here can check it")),

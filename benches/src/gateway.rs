@@ -5,7 +5,7 @@
 //! machine; the figure is the median of the rounds' ratios. Load generator, upstream and server share the machine's
 //! cores: only ratios mean something, and CPU time per request says what they rest on.
 
-mod bare;
+pub mod bare;
 pub mod load;
 pub mod servers;
 

@@ -4,14 +4,20 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a measurement is there to be printed")]
 
+#[cfg(feature = "dashboard")]
+mod dashboard;
 #[cfg(feature = "fingerprint")]
 mod fingerprint;
 #[cfg(feature = "gateway")]
 mod gateway;
 #[cfg(feature = "layer")]
 mod layer;
+#[cfg(feature = "outbox")]
+mod outbox;
 #[cfg(feature = "peers")]
 mod peers;
+#[cfg(feature = "phases")]
+mod phases;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -26,14 +32,20 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
     match name.as_str() {
+        #[cfg(feature = "dashboard")]
+        "dashboard" => dashboard::run(),
         #[cfg(feature = "fingerprint")]
         "fingerprint" => fingerprint::run(),
         #[cfg(feature = "gateway")]
         "gateway" => gateway::run(),
         #[cfg(feature = "layer")]
         "layer" => layer::run(),
+        #[cfg(feature = "outbox")]
+        "outbox" => outbox::run(),
         #[cfg(feature = "peers")]
         "peers" => peers::run(),
+        #[cfg(feature = "phases")]
+        "phases" => phases::run(),
         #[cfg(feature = "postgres")]
         "postgres" => postgres::run(),
         #[cfg(feature = "redis")]

@@ -102,7 +102,7 @@ fn measure(setup: &Setup, asked: Asked, window: Duration) -> Measured {
             hop.map_or(0.0, servers::Server::context_switches),
         ]
     };
-    let target = Target { address: setup.address(), has_sessions: setup.has_sessions, observe: &observe };
+    let target = Target { address: setup.address(), has_sessions: setup.has_sessions, per_second: None, observe: &observe };
     load::drive(&target, asked, CONNECTIONS, window)
 }
 

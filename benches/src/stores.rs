@@ -69,6 +69,7 @@ fn first(number: u64) -> First {
         lease: Duration::from_secs(60),
         owner: number,
         request_id: None,
+        flow: None,
     }
 }
 

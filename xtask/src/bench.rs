@@ -12,12 +12,24 @@ const BENCHES: &[(&str, &str)] = &[
         "stores",
         "the disk store against SQLite per operation, redb and fjall; growth, memory, reaping",
     ),
+    (
+        "outbox",
+        "the outbox's worker against the plain one-row SKIP LOCKED loop; log, a million under churn",
+    ),
+    (
+        "phases",
+        "a flow of three phases against the same statements by hand; its round trips, counted",
+    ),
     ("postgres", "the PostgreSQL store against pooled single statements"),
     (
         "redis",
         "the Redis store against its bare scripts and SET NX; the tiered store's replays; memory",
     ),
     ("gateway", "the gateway against a bare hyper proxy and nginx; memory, latency"),
+    (
+        "dashboard",
+        "pages of the dashboard over a large store, and what ten readers cost the requests beside them",
+    ),
     ("peers", "what one would pick instead, in front of Express, FastAPI and axum applications"),
 ];
 

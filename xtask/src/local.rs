@@ -4,12 +4,17 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{Error, cargo, root};
 
 /// How long a program may take to answer for the first time, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
+
+/// Where ports of this machine's programs begin, and how many there are: the system gives out others by itself.
+const PORT_MIN: u32 = 12_000;
+const PORTS: u32 = 18_000;
 
 /// A temporary folder.
 pub(crate) struct Folder(PathBuf);
@@ -79,9 +84,19 @@ impl Drop for Running {
     }
 }
 
-/// An address that was free a moment ago.
+/// An address that was free a moment ago: below the ports that the system gives out by itself, one after the other, so that no
+/// outgoing connection takes it before its program does.
 pub(crate) fn free_address() -> Result<SocketAddr, Error> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    static NEXT: AtomicU32 = AtomicU32::new(3_000);
+    for _ in 0..PORTS {
+        let from = std::process::id().wrapping_mul(97) % PORTS;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(from) % PORTS;
+        let port = u16::try_from(PORT_MIN + number)?;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return Ok(listener.local_addr()?);
+        }
+    }
+    Err("no port is free".into())
 }
 
 /// Runs a command to its end, which must be a good one.

@@ -91,12 +91,18 @@ fn judge(program: &Path, mut app: Command, callers: Callers) -> Result<Value, Er
         }
         Callers::Session => (session(address)?, session(address)?),
     };
+    let refreshed: &[&str] = match callers {
+        Callers::Token => &["--refreshed-credential", "Authorization: Bearer a2"],
+        // A new session is a new caller.
+        Callers::Session => &[],
+    };
     let output = Command::new(program)
         .args(["check", &format!("http://{address}/payments"), "--yes", "--json"])
         .args(["--timeout", "10", "--rate", "100", "-H", &first, "--second-caller", &second])
         .args(["--other-path", "/refunds", "--slow", "X-Slow: 1000"])
         .args(["--client-error", r#"{"bad":"{{uuid}}"}"#, "--server-error", "X-Fail-Once: 1"])
         .args(["--list", "/payments", "--list-pointer", "/data"])
+        .args(refreshed)
         .stderr(Stdio::inherit())
         .output()?;
     Ok(serde_json::from_slice(&output.stdout)?)

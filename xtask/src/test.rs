@@ -64,20 +64,28 @@ struct Tally {
     skipped: u64,
 }
 
+/// How much of what a failed test has printed is said again at the end.
+const LINES_SAID_AGAIN: usize = 20;
+
 pub(crate) fn run() -> Result<ExitCode, Error> {
     install::missing()?;
     let mut total = Tally::default();
+    let mut failures = Failures::default();
     for step in STEPS {
         println!("== {}: cargo {}", step.about, step.cargo.join(" "));
-        let tally = run_step(step)?;
+        let tally = run_step(step, &mut failures)?;
         total.add(tally);
+    }
+    // Once more at the end: thousands of lines later nobody finds them.
+    for line in &failures.lines {
+        println!("{line}");
     }
     println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs one step and passes its output on as it comes.
-fn run_step(step: &Step) -> Result<Tally, Error> {
+fn run_step(step: &Step, failures: &mut Failures) -> Result<Tally, Error> {
     let mut child = cargo().args(step.cargo).stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().ok_or("the step has no output")?;
     let mut tally = Tally::default();
@@ -86,10 +94,12 @@ fn run_step(step: &Step) -> Result<Tally, Error> {
         let mut stdout = std::io::stdout().lock();
         stdout.write_all(&line)?;
         stdout.write_all(b"\n")?;
-        if let Counted::TestResults = step.counted
-            && let Some(counts) = Tally::read(&String::from_utf8_lossy(&line))
-        {
-            tally.add(counts);
+        if let Counted::TestResults = step.counted {
+            let line = String::from_utf8_lossy(&line);
+            failures.read(&line);
+            if let Some(counts) = Tally::read(&line) {
+                tally.add(counts);
+            }
         }
     }
     let succeeded = child.wait()?.success();
@@ -97,11 +107,35 @@ fn run_step(step: &Step) -> Result<Tally, Error> {
         Counted::AsOne if succeeded => tally.passed += 1,
         // A step that fails without a failed test did not compile, or a test took its whole process down.
         Counted::AsOne | Counted::TestResults if !succeeded && tally.failed == 0 => {
+            failures.lines.push(format!("failed: cargo {}", step.cargo.join(" ")));
             tally.failed += 1;
         }
         Counted::AsOne | Counted::TestResults => {}
     }
     Ok(tally)
+}
+
+/// What the failed tests have printed, as Rust's test harness tells it: a heading for each, and its output below.
+#[derive(Debug, Default)]
+struct Failures {
+    lines: Vec<String>,
+    /// How many lines of the present test's output are still said again.
+    left: usize,
+}
+
+impl Failures {
+    fn read(&mut self, line: &str) {
+        let heading = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" ----"));
+        if let Some(heading) = heading {
+            self.lines.push(format!("failed: {}", heading.trim_end_matches(" stdout")));
+            self.left = LINES_SAID_AGAIN;
+        } else if line == "failures:" {
+            self.left = 0;
+        } else if self.left > 0 && !line.is_empty() {
+            self.lines.push(format!("    {line}"));
+            self.left -= 1;
+        }
+    }
 }
 
 impl Tally {
@@ -131,6 +165,20 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_is_said_again_and_what_passed_is_not() {
+        let mut failures = Failures::default();
+        let printed = "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- m::b stdout ----\n\nno such file\n\nfailures:\n    m::b\n";
+        for line in printed.lines() {
+            failures.read(line);
+        }
+        assert_eq!(failures.lines, ["failed: m::b", "    no such file"]);
+        for number in 0..100 {
+            failures.read(if number == 0 { "---- c stdout ----" } else { "and so on" });
+        }
+        assert_eq!(failures.lines.len(), 3 + LINES_SAID_AGAIN);
+    }
 
     #[test]
     fn result_lines_are_counted_and_others_are_not() {

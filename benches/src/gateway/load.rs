@@ -50,6 +50,8 @@ pub struct Target<'a> {
     pub address: SocketAddr,
     /// Whether a caller opens a session at `/session` and is told apart by its cookie.
     pub has_sessions: bool,
+    /// How many requests a second all callers together make; as many as are answered, unless it is said.
+    pub per_second: Option<u32>,
     pub observe: &'a dyn Fn() -> Vec<f64>,
 }
 
@@ -61,19 +63,32 @@ struct Count {
 
 /// Asks a server for a while.
 pub fn run(server: &Server, asked: Asked, connections: usize, window: Duration) -> Measured {
+    run_at(server, asked, connections, window, None)
+}
+
+/// Asks a server so many times a second, if that is said.
+pub fn run_at(
+    server: &Server,
+    asked: Asked,
+    connections: usize,
+    window: Duration,
+    per_second: Option<u32>,
+) -> Measured {
     let observe = || vec![server.cpu_seconds()];
-    drive(&Target { address: server.address, has_sessions: false, observe: &observe }, asked, connections, window)
+    let target = Target { address: server.address, has_sessions: false, per_second, observe: &observe };
+    drive(&target, asked, connections, window)
 }
 
 /// Asks a target for a while.
 pub fn drive(target: &Target, asked: Asked, connections: usize, window: Duration) -> Measured {
     let (address, has_sessions) = (target.address, target.has_sessions);
+    let pause = target.per_second.map(|rate| Duration::from_secs(1) * connections as u32 / rate);
     let count = Arc::new(Count { stop: AtomicBool::new(false), answered: 0.into(), failed: 0.into() });
     // A single connection needs a single thread.
     let threads = THREADS.min(connections);
     let begun = Arc::new(std::sync::Barrier::new(threads + 1));
     let threads: Vec<_> = (0..threads)
-        .map(|_| {
+        .map(|thread| {
             let (count, begun) = (Arc::clone(&count), Arc::clone(&begun));
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -83,8 +98,19 @@ pub fn drive(target: &Target, asked: Asked, connections: usize, window: Duration
                         callers.push(Caller::connect(address, has_sessions, asked).await);
                     }
                     begun.wait();
-                    let tasks: Vec<_> =
-                        callers.into_iter().map(|caller| tokio::spawn(caller.ask(asked, Arc::clone(&count)))).collect();
+                    let now = tokio::time::Instant::now();
+                    let tasks: Vec<_> = (thread..)
+                        .step_by(threads)
+                        .zip(callers)
+                        .map(|(number, caller)| {
+                            // Spread over the pause, so that they do not all ask at once.
+                            let pace = pause.map(|pause| {
+                                let first = now + pause * number as u32 / connections as u32;
+                                tokio::time::interval_at(first, pause)
+                            });
+                            tokio::spawn(caller.ask(asked, pace, Arc::clone(&count)))
+                        })
+                        .collect();
                     let mut took = Vec::new();
                     for task in tasks {
                         took.extend(task.await.unwrap());
@@ -156,11 +182,14 @@ impl Caller {
     }
 
     /// Asks until it is told to stop, and gives how long each answer took, in microseconds.
-    async fn ask(mut self, asked: Asked, count: Arc<Count>) -> Vec<u32> {
+    async fn ask(mut self, asked: Asked, mut pace: Option<tokio::time::Interval>, count: Arc<Count>) -> Vec<u32> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut answer = vec![0; 16 << 10];
         let mut took = Vec::new();
         while !count.stop.load(Ordering::Relaxed) {
+            if let Some(pace) = &mut pace {
+                pace.tick().await;
+            }
             let request = self.request(asked, NEXT.fetch_add(1, Ordering::Relaxed));
             // A replay that meets the first request is told to wait: that is no failure of the server's.
             let is_fine = |status: &[u8]| status.starts_with(b"2") || (asked == Asked::Replay && status == b"409");

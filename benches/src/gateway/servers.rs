@@ -15,6 +15,8 @@ pub fn target() -> PathBuf {
 pub struct Server {
     pub name: &'static str,
     pub address: SocketAddr,
+    /// Where operators connect, if it is a gateway.
+    pub admin: Option<SocketAddr>,
     command: Command,
     child: Child,
 }
@@ -58,7 +60,9 @@ impl Server {
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&config);
-        Self::start(name, address, command)
+        let mut server = Self::start(name, address, command);
+        server.admin = Some(admin);
+        server
     }
 
     /// nginx with kept-alive connections to the upstream and no log of its own; none if it is not installed.
@@ -87,7 +91,7 @@ impl Server {
     pub fn start(name: &'static str, address: SocketAddr, command: Command) -> Self {
         let mut command = ends_with_this_process(&command);
         let child = command.spawn().unwrap();
-        let server = Self { name, address, command, child };
+        let server = Self { name, address, admin: None, command, child };
         server.wait_until_it_listens();
         server
     }
@@ -105,7 +109,7 @@ impl Server {
     }
 
     fn wait_until_it_listens(&self) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         while TcpStream::connect(self.address).is_err() {
             assert!(Instant::now() < end, "{} did not start", self.name);
             std::thread::sleep(Duration::from_millis(10));

@@ -116,6 +116,7 @@ fn first(number: u64) -> Result<First, Box<dyn Error>> {
         lease: Duration::from_secs(60),
         owner: number,
         request_id: None,
+        flow: None,
     })
 }
 

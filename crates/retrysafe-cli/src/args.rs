@@ -1,5 +1,10 @@
 //! What can be asked on the command line?
 
+mod decisions;
+mod inbox;
+mod outbox;
+mod reconcile;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -9,10 +14,22 @@ use crate::call::Call;
 use crate::check::Check;
 use crate::config::{Anonymous, Flags};
 use crate::demo::Demo;
+use crate::init::Init;
+pub(crate) use decisions::{DecisionArgs, ResolveArgs, UnknownCommand, UnknownFilterArgs};
+pub(crate) use inbox::InboxCommand;
+pub(crate) use outbox::{
+    BulkArgs, DlqCommand, EffectActionArgs, EffectFilterArgs, KindActionArgs, OutboxCommand,
+};
+pub(crate) use reconcile::{CompareArgs, ReconcileCommand, ReportFormat, SideArg, StoreArgsOfOurs};
 
 /// Makes any HTTP API safe to retry.
 #[derive(Debug, Parser)]
-#[command(name = "retrysafe", version, arg_required_else_help = true)]
+#[command(
+    name = "retrysafe",
+    version,
+    long_version = crate::version::LONG,
+    arg_required_else_help = true
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -20,12 +37,22 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Write a first configuration, with a comment for each line: by questions, or by flags.
+    Init(Init),
     /// Run the gateway in front of an API.
     Serve {
         #[command(flatten)]
         configured: Configured,
         #[command(flatten)]
         clock: ClockArgs,
+    },
+    /// Deliver staged effects over HTTP, as the tables [effects.KIND] say.
+    Worker {
+        #[command(flatten)]
+        configured: WorkerArgs,
+        /// Say whether the configuration is valid, and end.
+        #[arg(long)]
+        check_config: bool,
     },
     /// Look at the configuration.
     Config {
@@ -35,7 +62,32 @@ pub(crate) enum Command {
     /// Look at keys, and decide about them, through the admin listener.
     Keys {
         #[command(subcommand)]
-        command: KeysCommand,
+        command: Box<KeysCommand>,
+    },
+    /// Look at what is unknown, and decide about it, through the admin listener.
+    Unknown {
+        #[command(subcommand)]
+        command: Box<UnknownCommand>,
+    },
+    /// Look at effects, and decide about them, through the admin listener.
+    Outbox {
+        #[command(subcommand)]
+        command: OutboxCommand,
+    },
+    /// Look at the webhooks of providers, and have them judged anew, through the admin listener.
+    Inbox {
+        #[command(subcommand)]
+        command: InboxCommand,
+    },
+    /// Look at effects that were given up, and decide about many of them.
+    Dlq {
+        #[command(subcommand)]
+        command: DlqCommand,
+    },
+    /// Compare our ledger with a provider's.
+    Reconcile {
+        #[command(subcommand)]
+        command: ReconcileCommand,
     },
     /// Look after a store, directly.
     Store {
@@ -74,7 +126,7 @@ const DEFAULT_ADMIN: &str = "http://127.0.0.1:8081";
 /// What every command takes that reads the configuration.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Configured {
-    /// The configuration file.
+    /// The configuration file [default: retrysafe.toml in the working folder, if there is one].
     #[arg(long, short)]
     config: Option<PathBuf>,
     /// The API behind the gateway, such as http://127.0.0.1:3000.
@@ -104,9 +156,30 @@ impl Configured {
     }
 }
 
+/// What a worker takes.
+#[derive(Debug, Default, Args)]
+pub(crate) struct WorkerArgs {
+    /// The configuration file [default: retrysafe.toml in the working folder, if there is one].
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+    /// Where operators ask for health and metrics, or `off` [default: 127.0.0.1:8081].
+    #[arg(long)]
+    admin: Option<String>,
+    /// The database in which effects are staged: postgres://USER:PASSWORD@HOST/DATABASE.
+    #[arg(long)]
+    store: Option<String>,
+}
+
+impl WorkerArgs {
+    pub(crate) fn flags(self) -> Flags {
+        let Self { config, admin, store } = self;
+        Flags { config, admin, store, ..Flags::default() }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Say whether it is valid, and everything that is wrong with it.
+    /// Check it, and name everything that is wrong, with its place and its cure.
     Check {
         #[command(flatten)]
         configured: Configured,
@@ -115,7 +188,7 @@ pub(crate) enum ConfigCommand {
         #[arg(long, value_name = "FILE")]
         openapi: Option<PathBuf>,
     },
-    /// Write out everything that holds, with secrets blotted out.
+    /// Print every setting that is in force, with secrets hidden.
     Print(Configured),
     /// Write the JSON schema of the file.
     Schema,
@@ -124,7 +197,8 @@ pub(crate) enum ConfigCommand {
 /// What every command takes that opens a store.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ClockArgs {
-    /// Open a disk store though the clock is more than 30 days ahead of the last time that it has seen.
+    /// Open a disk store although the clock is more than 30 days ahead of the last time that the store
+    /// has seen.
     #[arg(long)]
     accept_clock: bool,
 }
@@ -147,7 +221,8 @@ pub(crate) struct AdminArgs {
     /// A file that holds the admin token.
     #[arg(long, env = "RETRYSAFE_ADMIN_TOKEN_FILE", conflicts_with = "token")]
     pub token_file: Option<PathBuf>,
-    /// The gateway's configuration file, which says where it listens and keeps its token.
+    /// The gateway's configuration file, which says where it listens and keeps its token
+    /// [default: retrysafe.toml in the working folder, if there is one].
     #[arg(long, short)]
     pub config: Option<PathBuf>,
     /// Answer with JSON, for scripts.
@@ -156,7 +231,7 @@ pub(crate) struct AdminArgs {
 }
 
 /// Which keys.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct FilterArgs {
     /// Only in this state.
     #[arg(long)]
@@ -235,75 +310,11 @@ pub(crate) enum KeysCommand {
         limit: usize,
     },
     /// Decide about an unknown key by evidence.
-    Resolve {
-        #[command(flatten)]
-        action: ActionArgs,
-        /// What the evidence shows.
-        #[arg(long)]
-        outcome: OutcomeArg,
-        /// The status of the answer to replay from now on.
-        #[arg(long)]
-        status: Option<u16>,
-        /// A header of that answer, `Name: value`; may be repeated.
-        #[arg(long = "header", requires = "status")]
-        headers: Vec<String>,
-        /// The body of that answer.
-        #[arg(long, requires = "status")]
-        body: Option<String>,
-        /// The fence of the attempt that was looked at: another one is not decided about.
-        #[arg(long, requires = "ids")]
-        fence: Option<u64>,
-    },
-    /// Let an unknown key be tried again: it was not executed, and you answer for it.
-    Release {
-        #[command(flatten)]
-        action: ActionArgs,
-        /// The fence of the attempt that was looked at: another one is not released.
-        #[arg(long, requires = "ids")]
-        fence: Option<u64>,
-    },
-    /// End the retention of a settled key now.
-    Expire {
-        #[command(flatten)]
-        action: ActionArgs,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum OutcomeArg {
-    Completed,
-    FailedRetryable,
-}
-
-impl OutcomeArg {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::FailedRetryable => "failed_retryable",
-        }
-    }
-}
-
-/// What every verb takes.
-#[derive(Debug, Args)]
-pub(crate) struct ActionArgs {
-    #[command(flatten)]
-    pub admin: AdminArgs,
-    /// The keys: the first digits of their ids, or whatever else finds one. Without any, the filter
-    /// says which.
-    pub ids: Vec<String>,
-    #[command(flatten)]
-    pub filter: FilterArgs,
-    /// Really all keys, where the filter is empty.
-    #[arg(long)]
-    pub all: bool,
-    /// Do it without asking, to all keys that the filter lists.
-    #[arg(long)]
-    pub yes: bool,
-    /// Why. It stays on the key's timeline.
-    #[arg(long)]
-    pub reason: String,
+    Resolve(ResolveArgs),
+    /// Let an unknown key run again, if you are sure that it was not executed.
+    Release(DecisionArgs),
+    /// Forget a settled key now: the next request with it runs as a new one.
+    Expire(DecisionArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -319,12 +330,11 @@ pub(crate) enum StoreCommand {
         #[arg(long, value_name = "VERSION", default_value_t = 0, requires = "print")]
         from: u32,
     },
-    /// Say that a Redis may be trusted, once for a new one; or that a server has lost nothing, to end
-    /// the quarantine of a Redis or of a PostgreSQL.
+    /// Make a new Redis ready; or end the quarantine of a Redis or a PostgreSQL that has lost nothing.
     Init {
         #[command(flatten)]
         configured: Configured,
-        /// It has lost records: nothing new is executed until its quarantine is over.
+        /// Begin a quarantine instead: the server has lost records, and nothing new is executed for a while.
         #[arg(long)]
         after_loss: bool,
         /// Answer with JSON, for scripts.

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use http::Uri;
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::WantsClientCert;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -50,6 +51,44 @@ impl Dialler {
 ///
 /// If the authorities cannot be read, or there are none.
 pub(crate) fn client_config(authorities: Option<&Path>) -> io::Result<Arc<ClientConfig>> {
+    let client = client_builder(authorities)?.with_no_client_auth();
+    Ok(Arc::new(over_http1(client)))
+}
+
+/// The same, and it offers HTTP/2 first.
+///
+/// # Errors
+///
+/// If the authorities cannot be read, or there are none.
+pub(crate) fn client_config_with_http2(
+    authorities: Option<&Path>,
+) -> io::Result<Arc<ClientConfig>> {
+    let mut client = over_http1(client_builder(authorities)?.with_no_client_auth());
+    client.alpn_protocols.insert(0, b"h2".to_vec());
+    Ok(Arc::new(client))
+}
+
+/// The same, and it shows a certificate of its own.
+///
+/// # Errors
+///
+/// If the authorities, the certificate or its key cannot be read, or do not fit together.
+pub(crate) fn client_config_with_certificate(
+    authorities: Option<&Path>,
+    certificate: &Path,
+    key: &Path,
+) -> io::Result<Arc<ClientConfig>> {
+    let chain = CertificateDer::pem_slice_iter(&std::fs::read(certificate)?)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_slice(&std::fs::read(key)?).map_err(io::Error::other)?;
+    let client = client_builder(authorities)?.with_client_auth_cert(chain, key);
+    Ok(Arc::new(over_http1(client.map_err(io::Error::other)?)))
+}
+
+fn client_builder(
+    authorities: Option<&Path>,
+) -> io::Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
     let mut roots = RootCertStore::empty();
     match authorities {
         Some(path) => {
@@ -66,11 +105,13 @@ pub(crate) fn client_config(authorities: Option<&Path>) -> io::Result<Arc<Client
         return Err(io::Error::other("there is no authority to trust for TLS"));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut client = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .map_err(io::Error::other)?;
+    Ok(builder.with_root_certificates(roots))
+}
+
+fn over_http1(mut client: ClientConfig) -> ClientConfig {
     client.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(client))
+    client
 }

@@ -17,18 +17,30 @@ mod call;
 mod check;
 mod commands;
 mod config;
+mod dashboard;
 mod demo;
 mod dial;
 mod gateway;
+mod harmless;
+mod init;
+mod ledger;
 mod log_queue;
+mod lookup;
+mod open_store;
 mod openapi;
+#[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "nobody makes a tracer then"))]
+mod otel;
 mod output;
 mod paths;
 mod percent;
 mod report;
+mod signals;
 mod slow_readers;
 mod store;
 mod telemetry;
+mod upstream_board;
+mod version;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -65,7 +77,15 @@ fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCod
         Command::Serve { configured, clock } => {
             gateway::serve::serve(&configured.flags(), clock.wall_clock(), variables)?;
         }
-        Command::Keys { command } => wait(commands::keys::run(command, variables))??,
+        Command::Init(init) => init.run()?,
+        Command::Worker { configured, check_config } => {
+            return worker::run(&configured.flags(), check_config, variables);
+        }
+        Command::Keys { command } => wait(commands::keys::run(*command, variables))??,
+        Command::Unknown { command } => wait(commands::unknown::run(*command, variables))??,
+        Command::Outbox { command } => wait(commands::outbox::run(command, variables))??,
+        Command::Inbox { command } => wait(commands::inbox::run(command, variables))??,
+        Command::Dlq { command } => wait(commands::outbox::run_dead(command, variables))??,
         Command::Store { command } => wait(commands::store::run(command, variables))??,
         Command::Stats { admin, top } => wait(commands::stats::run(&admin, top, variables))??,
         Command::Healthcheck { admin } => wait(async {
@@ -77,6 +97,9 @@ fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCod
         }
         // These say more with their exit than whether they failed.
         Command::Config { command } => return commands::config::run(command, variables),
+        Command::Reconcile { command } => {
+            return wait(commands::reconcile::run(command, variables))?;
+        }
         Command::Check(check) => return wait(check.run()),
         Command::Call(call) => return wait(call.run()),
         Command::Demo(demo) => return wait(demo.run()),

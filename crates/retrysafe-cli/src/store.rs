@@ -5,6 +5,17 @@ use std::borrow::Cow;
 use retrysafe::stores::any::{AnyStore, StoreUrl};
 use retrysafe::stores::disk::Durability;
 
+/// The kind of a store, in a word.
+pub(crate) fn kind(url: &StoreUrl) -> &'static str {
+    match url {
+        StoreUrl::Memory => "memory",
+        StoreUrl::Disk { .. } => "disk",
+        StoreUrl::Postgres(_) => "postgres",
+        StoreUrl::Redis(_) => "redis",
+        StoreUrl::Tiered(_) => "tiered",
+    }
+}
+
 /// How safe they are there, for people. A server says itself what it promises.
 pub(crate) fn durability(url: &StoreUrl, store: &AnyStore) -> Cow<'static, str> {
     match store {

@@ -3,6 +3,7 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal as _;
 use std::panic::PanicHookInfo;
+use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use retrysafe_core::event::{self, Kind};
@@ -18,6 +19,9 @@ const SECONDS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75,
     1.0, 2.5, 5.0, 7.5, 10.0, 30.0,
 ];
+
+/// How often histograms are tidied, as their library demands.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
 /// The log, which ends when this is dropped.
 pub(crate) struct Logging {
@@ -42,7 +46,7 @@ pub(crate) fn start(log: &Log) -> Result<Logging, String> {
     let events = tracing_subscriber::fmt().with_env_filter(filter);
     let events = events.with_writer(move || lines.clone());
     match format {
-        LogFormat::Human => events.with_ansi(is_terminal).finish().try_init(),
+        LogFormat::Human => events.with_ansi(is_terminal && !wants_no_colour()).finish().try_init(),
         LogFormat::Json => events.json().flatten_event(true).finish().try_init(),
     }
     .map_err(|error| error.to_string())?;
@@ -50,6 +54,11 @@ pub(crate) fn start(log: &Log) -> Result<Logging, String> {
     // stops for ever. So it goes the way of all lines.
     std::panic::set_hook(Box::new(report_panic));
     Ok(Logging { format, queue, _writer: writer })
+}
+
+/// Whether somebody has asked all programs for plain text: https://no-color.org.
+fn wants_no_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 impl Drop for Logging {
@@ -97,5 +106,15 @@ pub(crate) fn metrics() -> Result<PrometheusHandle, String> {
         }
     }
     metrics::gauge!(event::BUILD.name, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    // Whoever gets here has read its configuration.
+    metrics::gauge!(event::RELOADED.name).set(1.0);
     Ok(handle)
+}
+
+/// Keeps the metrics tidy for as long as the process runs.
+pub(crate) async fn tidy_metrics(metrics: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(METRICS_UPKEEP).await;
+        metrics.run_upkeep();
+    }
 }

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "check_report/schema.rs"]
+mod schema;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
@@ -37,6 +40,11 @@ enum Fault {
     MarkedAlways,
     HostCompared,
     BoundaryCompared,
+    TokenIsTheCaller,
+    NodesApart,
+    ForgetsEarly,
+    ForgetsAtRestart,
+    RunsAgainAfterRestart,
 }
 
 #[derive(Clone)]
@@ -46,13 +54,28 @@ struct Stored {
 }
 
 enum Entry {
-    Running { fingerprint: Vec<u8>, since: Instant },
-    Done { fingerprint: Vec<u8>, answer: Stored },
-    Released { fingerprint: Vec<u8> },
+    Running {
+        fingerprint: Vec<u8>,
+        since: Instant,
+    },
+    Done {
+        fingerprint: Vec<u8>,
+        answer: Stored,
+        at: Instant,
+    },
+    Released {
+        fingerprint: Vec<u8>,
+    },
+    /// Whoever ran it is gone.
+    Unknown {
+        fingerprint: Vec<u8>,
+    },
 }
 
 struct Server {
     fault: Fault,
+    /// How long it remembers a key; for good where that is not asked about.
+    ttl: Option<Duration>,
     entries: Mutex<HashMap<String, Entry>>,
     changed: Condvar,
     effects: Mutex<Vec<u64>>,
@@ -72,17 +95,30 @@ impl Request {
     }
 }
 
+/// How long a server remembers a key whose time is asked about: longer than any other case takes between two requests.
+const TTL: Duration = Duration::from_secs(12);
+
 /// Starts a server with a fault and gives its port. It lives as long as the test process.
 fn serve(fault: Fault) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let server = Arc::new(Server {
+    node_of(&server(fault, None))
+}
+
+fn server(fault: Fault, ttl: Option<Duration>) -> Arc<Server> {
+    Arc::new(Server {
         fault,
+        ttl,
         entries: Mutex::default(),
         changed: Condvar::new(),
         effects: Mutex::default(),
         next: AtomicU64::new(1),
-    });
+    })
+}
+
+/// Another port of a server.
+fn node_of(server: &Arc<Server>) -> u16 {
+    let server = server.clone();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let server = server.clone();
@@ -140,6 +176,10 @@ fn problem(stream: &TcpStream, status: u16, code: &str, more: &[(&str, &str)]) {
 impl Server {
     fn connection(&self, stream: TcpStream) {
         let Some(request) = read(&stream) else { return };
+        if request.path == "/restart" {
+            self.restart();
+            return answer(&stream, &Stored { status: 204, body: Vec::new() }, &[]);
+        }
         if request.method == "GET" {
             let effects = self.effects.lock().unwrap().clone();
             let body = serde_json::json!({ "data": effects }).to_string().into_bytes();
@@ -209,7 +249,12 @@ impl Server {
     fn guarded(&self, stream: &TcpStream, request: &Request, key: &str) {
         let scope = match self.fault {
             Fault::GlobalKey => "",
-            _ => request.header("authorization").unwrap_or(""),
+            Fault::TokenIsTheCaller => request.header("authorization").unwrap_or(""),
+            // The number of a token is that of its renewal.
+            _ => {
+                let token = request.header("authorization").unwrap_or("");
+                token.trim_end_matches(|c: char| c.is_ascii_digit())
+            }
         };
         let id = format!("{scope}|{key}");
         let fingerprint = self.fingerprint(request);
@@ -233,9 +278,12 @@ impl Server {
             400 if self.fault == Fault::RefusedRequestStuck => {
                 Entry::Running { fingerprint, since: Instant::now() }
             }
-            _ => Entry::Done { fingerprint, answer: stored.clone() },
+            _ => Entry::Done { fingerprint, answer: stored.clone(), at: Instant::now() },
         };
-        entries.insert(id, entry);
+        // A restart has decided meanwhile.
+        if !matches!(entries.get(&id), Some(Entry::Unknown { .. })) {
+            entries.insert(id, entry);
+        }
         drop(entries);
         self.changed.notify_all();
         self.first(stream, &stored);
@@ -243,14 +291,22 @@ impl Server {
 
     fn begin(&self, stream: &TcpStream, id: &str, fingerprint: &[u8]) -> Begun {
         let mut entries = self.entries.lock().unwrap();
+        let parts = if self.fault == Fault::ForgetsEarly { 4 } else { 1 };
+        if let (Some(ttl), Some(Entry::Done { at, .. })) = (self.ttl, entries.get(id))
+            && at.elapsed() > ttl / parts
+        {
+            entries.remove(id);
+        }
         let same = match entries.get(id) {
             None => true,
             Some(Entry::Running { fingerprint: f, .. }) => {
                 f == fingerprint || self.fault == Fault::MismatchAfterCompletionOnly
             }
-            Some(Entry::Done { fingerprint: f, .. } | Entry::Released { fingerprint: f }) => {
-                f == fingerprint
-            }
+            Some(
+                Entry::Done { fingerprint: f, .. }
+                | Entry::Released { fingerprint: f }
+                | Entry::Unknown { fingerprint: f },
+            ) => f == fingerprint,
         };
         if !same && self.fault == Fault::MisuseOverwrites {
             entries.remove(id);
@@ -263,6 +319,10 @@ impl Server {
         }
         match entries.get(id) {
             None | Some(Entry::Released { .. }) => {}
+            Some(Entry::Unknown { .. }) => {
+                problem(stream, 409, "outcome_unknown", &[("retry-after", "5")]);
+                return Begun::Answered;
+            }
             Some(Entry::Done { answer, .. }) => {
                 let stored = answer.clone();
                 drop(entries);
@@ -297,6 +357,24 @@ impl Server {
             Entry::Running { fingerprint: fingerprint.into(), since: Instant::now() },
         );
         Begun::Execute
+    }
+
+    /// What a kill and a start leave of the keys. Whoever runs goes on, as a call does that was sent already.
+    fn restart(&self) {
+        let mut entries = self.entries.lock().unwrap();
+        match self.fault {
+            Fault::ForgetsAtRestart => entries.clear(),
+            Fault::RunsAgainAfterRestart => {
+                entries.retain(|_, entry| !matches!(entry, Entry::Running { .. }));
+            }
+            _ => {
+                for entry in entries.values_mut() {
+                    if let Entry::Running { fingerprint, .. } = entry {
+                        *entry = Entry::Unknown { fingerprint: std::mem::take(fingerprint) };
+                    }
+                }
+            }
+        }
     }
 
     fn replay(&self, stream: &TcpStream, stored: &Stored) {
@@ -357,16 +435,72 @@ fn hung_up(stream: &TcpStream) -> bool {
 
 /// Runs the checker against a fault, with the listing or without.
 fn check(fault: Fault, listing: bool) -> (Option<i32>, Value) {
-    let url = format!("http://127.0.0.1:{}/payments", serve(fault));
+    check_with(serve(fault), fault, listing, &[])
+}
+
+/// The same with everything that it can be told: another node, another token, a restart, a length of time.
+fn check_everywhere(fault: Fault) -> (Option<i32>, Value) {
+    let first = server(fault, Some(TTL));
+    let port = node_of(&first);
+    let second = if fault == Fault::NodesApart { serve(fault) } else { node_of(&first) };
+    let second = format!("http://127.0.0.1:{second}/payments");
+    // Built into every shell that runs these tests.
+    let restart = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'POST /restart HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3"
+    );
+    let restart = format!("bash -c {}", shell_quoted(&restart));
+    let refreshed = "Authorization: Bearer a2";
+    check_with(
+        port,
+        fault,
+        true,
+        &[
+            "--second-url",
+            &second,
+            "--refreshed-credential",
+            refreshed,
+            "--ttl",
+            &format!("{}s", TTL.as_secs()),
+            "--restart-command",
+            &restart,
+        ],
+    )
+}
+
+fn shell_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// How many seconds the checker waits for an answer. Faults that leave it waiting are found within a short time; for the others a
+/// machine that stalls must not look like one of them.
+fn timeout_of(fault: Fault) -> &'static str {
+    match fault {
+        Fault::WaitsForEver | Fault::StuckAfterDisconnect | Fault::RefusedRequestStuck => "3",
+        _ => "10",
+    }
+}
+
+/// How long the work of a slow request takes, where the checker must meet it running.
+fn slow_header(fault: Fault) -> &'static str {
+    match fault {
+        Fault::None | Fault::MismatchAfterCompletionOnly | Fault::StuckAfterDisconnect => {
+            "X-Slow: 2000"
+        }
+        _ => "X-Slow: 1000",
+    }
+}
+
+fn check_with(port: u16, fault: Fault, listing: bool, more: &[&str]) -> (Option<i32>, Value) {
+    let url = format!("http://127.0.0.1:{port}/payments");
     let mut command = Command::new(env!("CARGO_BIN_EXE_retrysafe"));
     command
-        .args(["check", &url, "--yes", "--json", "--timeout", "3", "--rate", "200"])
+        .args(["check", &url, "--yes", "--json", "--timeout", timeout_of(fault), "--rate", "200"])
         .args(["-H", "Authorization: Bearer a", "--second-caller", "Authorization: Bearer b"])
         .args([
             "--other-path",
             "/refunds",
             "--slow",
-            "X-Slow: 1000",
+            slow_header(fault),
             "--client-error",
             r#"{"bad":"{{uuid}}"}"#,
         ])
@@ -374,11 +508,12 @@ fn check(fault: Fault, listing: bool) -> (Option<i32>, Value) {
     if listing {
         command.args(["--list", "/payments", "--list-pointer", "/data"]);
     }
-    let output = command.output().unwrap();
+    let output = command.args(more).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let json = serde_json::from_str(&text).unwrap_or_else(|error| {
+    let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| {
         panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr))
     });
+    schema::check(&json);
     (output.status.code(), json)
 }
 
@@ -401,28 +536,108 @@ fn finds(fault: Fault, verdict: &str, id: &str) {
 
 #[test]
 fn a_correct_server_gets_no_fault() {
-    for listing in [false, true] {
-        let (exit, report) = check(Fault::None, listing);
-        assert_eq!(ids(&report, "fault"), Vec::<String>::new(), "{report:#}");
-        assert_eq!(ids(&report, "weak"), Vec::<String>::new(), "{report:#}");
-        assert_eq!(ids(&report, "untold"), Vec::<String>::new(), "{report:#}");
-        assert_eq!((exit, report["dialect"].as_str()), (Some(0), Some("ietf")));
-    }
+    // Both at once: each spends most of its time waiting.
+    std::thread::scope(|both| {
+        for listing in [false, true] {
+            both.spawn(move || {
+                let (exit, report) = check(Fault::None, listing);
+                assert_eq!(ids(&report, "fault"), Vec::<String>::new(), "{report:#}");
+                assert_eq!(ids(&report, "weak"), Vec::<String>::new(), "{report:#}");
+                assert_eq!(ids(&report, "untold"), Vec::<String>::new(), "{report:#}");
+                assert_eq!((exit, report["dialect"].as_str()), (Some(0), Some("ietf")));
+            });
+        }
+    });
+}
+
+/// Nothing could be counted, and a second execution would pass unseen.
+#[test]
+fn a_list_that_cannot_be_read_is_told_and_nothing_is_judged() {
+    let url = format!("http://127.0.0.1:{}/payments", serve(Fault::None));
+    let output = Command::new(env!("CARGO_BIN_EXE_retrysafe"))
+        .args(["check", &url, "--yes", "-H", "Authorization: Bearer a"])
+        .args(["--list", "/payments", "--list-pointer", "/nix"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("--list /payments does not answer"), "{told}");
 }
 
 #[test]
 fn a_retry_by_another_name_or_under_another_boundary_is_judged() {
-    finds(Fault::HostCompared, "weak", "host_name");
-    finds(Fault::BoundaryCompared, "weak", "form_boundary");
-    let (_, report) = check(Fault::None, false);
-    let passed = ids(&report, "pass");
-    assert!(["host_name", "form_boundary"].iter().all(|id| passed.contains(&(*id).into())));
-    finds(Fault::NoProtection, "fault", "host_name");
+    std::thread::scope(|all| {
+        all.spawn(|| finds(Fault::HostCompared, "weak", "host_name"));
+        all.spawn(|| finds(Fault::BoundaryCompared, "weak", "form_boundary"));
+        all.spawn(|| {
+            let (_, report) = check(Fault::None, false);
+            let passed = ids(&report, "pass");
+            assert!(["host_name", "form_boundary"].iter().all(|id| passed.contains(&(*id).into())));
+        });
+        all.spawn(|| {
+            let (_, report) = check(Fault::NoProtection, false);
+            assert!(ids(&report, "untold").contains(&"host_name".into()), "{report:#}");
+        });
+    });
 }
 
 #[test]
-fn no_protection_at_all_is_found() {
-    finds(Fault::NoProtection, "fault", "runs_again");
+fn a_correct_server_is_right_at_every_place_and_time() {
+    let (exit, report) = check_everywhere(Fault::None);
+    for verdict in ["fault", "weak", "untold"] {
+        assert_eq!(ids(&report, verdict), Vec::<String>::new(), "{report:#}");
+    }
+    let passed = ids(&report, "pass");
+    for id in [
+        "refreshed_credential",
+        "second_node",
+        "second_node_race",
+        "ttl",
+        "restart",
+        "restart_in_flight",
+    ] {
+        assert!(passed.iter().any(|passed| passed == id), "{id}: {report:#}");
+    }
+    assert_eq!(exit, Some(0));
+}
+
+#[test]
+fn faults_of_places_and_times_are_found() {
+    // All at once: each spends most of its time waiting.
+    std::thread::scope(|all| {
+        for (fault, found) in [
+            (Fault::TokenIsTheCaller, &["refreshed_credential"][..]),
+            (Fault::NodesApart, &["second_node", "second_node_race"]),
+            (Fault::ForgetsEarly, &["ttl"]),
+            (Fault::ForgetsAtRestart, &["restart"]),
+            (Fault::RunsAgainAfterRestart, &["restart_in_flight"]),
+        ] {
+            all.spawn(move || {
+                let (exit, report) = check_everywhere(fault);
+                let faults = ids(&report, "fault");
+                let is_found = |id: &&str| faults.iter().any(|fault| fault == id);
+                assert!(found.iter().all(is_found), "{fault:?}: {report:#}");
+                assert_eq!(exit, Some(1));
+            });
+        }
+    });
+}
+
+#[test]
+fn no_protection_at_all_is_found_and_nothing_passes() {
+    for listing in [false, true] {
+        let (exit, report) = check(Fault::NoProtection, listing);
+        assert_eq!(ids(&report, "pass"), Vec::<String>::new(), "{report:#}");
+        // One cause is one fault, and names what follows from it.
+        assert_eq!(ids(&report, "fault"), ["runs_again"], "{report:#}");
+        assert_eq!(ids(&report, "weak"), Vec::<String>::new(), "{report:#}");
+        assert_eq!((exit, report["faults"].as_u64()), (Some(1), Some(1)));
+        let findings = report["findings"].as_array().unwrap();
+        let cause = findings.iter().find(|finding| finding["id"] == "runs_again").unwrap();
+        for consequence in ["race", "mismatch", "host_name"] {
+            assert!(cause["seen"].as_str().unwrap().contains(consequence), "{report:#}");
+        }
+    }
 }
 
 #[test]

@@ -49,20 +49,21 @@ fn doubles_without_and_none_with_the_gateway_through_a_kill() {
 
 #[test]
 fn an_interrupted_demo_takes_its_gateway_and_its_folder_along() {
-    ends_cleanly_by("-INT");
+    ends_cleanly_by("-INT", "through retrysafe");
 }
 
+/// Once it stays up, it has said where its API listens, and where operators ask.
 #[test]
 fn so_does_a_terminated_one() {
-    ends_cleanly_by("-TERM");
+    ends_cleanly_by("-TERM", "the API        http://127.0.0.1:");
 }
 
-fn ends_cleanly_by(signal: &str) {
+fn ends_cleanly_by(signal: &str, after: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut child = demo(folder.path(), &["--payments", "60", "--seed", "7"]).spawn().unwrap();
     let shown = BufReader::new(child.stdout.take().unwrap());
     let mut lines = shown.lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("through retrysafe")));
+    assert!(lines.any(|line| line.contains(after)));
     assert!(is_in_use(folder.path()));
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
     assert!(sent.unwrap().success());

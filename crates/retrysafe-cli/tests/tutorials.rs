@@ -15,6 +15,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 #[allow(dead_code, reason = "the tests of the gateway read more of a page")]
@@ -23,6 +24,9 @@ mod pages;
 
 /// How long a server may take to listen, and a lookup to decide, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What starts an application and does not end.
+const SERVERS: [&str; 3] = ["node ", "venv/bin/uvicorn ", "venv/bin/python manage.py runserver "];
 
 #[test]
 fn the_first_ten_minutes_go_as_the_page_says() {
@@ -37,6 +41,44 @@ fn the_express_tutorial_goes_as_the_page_says() {
 #[test]
 fn the_fastapi_tutorial_goes_as_the_page_says() {
     assert_eq!(play("docs/tutorials/fastapi.md"), 6);
+}
+
+#[test]
+fn the_django_tutorial_goes_as_the_page_says() {
+    assert_eq!(play("docs/tutorials/django.md"), 6);
+}
+
+/// The packages of Spring cannot be had everywhere. So the page is played in front of the application of the Express page,
+/// which has the same paths and the same answers, and its Java is compiled against the signatures that it uses.
+#[test]
+fn the_spring_tutorial_goes_as_the_page_says_of_the_gateway() {
+    assert_eq!(play("docs/tutorials/spring.md"), 4);
+}
+
+#[test]
+fn the_application_of_the_spring_tutorial_compiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = pages::Page::read(Path::new("docs/tutorials/spring.md"));
+    let java = page.blocks().into_iter().find(|block| block.language == "java").unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("shop/Shop.java", &java.text);
+    for declared in include_str!("spring_signatures.txt").split("\n\n") {
+        let package = declared.trim().strip_prefix("package ").unwrap().split(';').next().unwrap();
+        let (_, named) = declared.split_once("public ").unwrap();
+        let mut words = named.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+        let name = words.find(|word| !["class", "interface"].contains(word)).unwrap();
+        write(&format!("{}/{name}.java", package.replace('.', "/")), declared);
+    }
+    let output = Command::new("javac")
+        .args(["-proc:none", "-Xlint:all", "-Werror", "-d", "out", "shop/Shop.java"])
+        .current_dir(folder.path())
+        .output()
+        .expect("javac is there: `cargo xtask test` installs it");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -67,7 +109,7 @@ fn play(page: &str) -> usize {
     let mut kept = 0;
     for block in page.blocks() {
         match block.language.as_str() {
-            "js" | "python" | "toml" => tutorial.save(&block.text),
+            "js" | "python" | "toml" | "java" | "xml" | "sql" => tutorial.save(&block.text),
             "sh" => block.commands().iter().for_each(|command| tutorial.run(command)),
             "text" => {
                 tutorial.expect(&block.at, &block.text, PATIENCE);
@@ -116,7 +158,26 @@ impl Tutorial {
     /// Saves a file whose first line says how it is called, such as `// app.js: …`.
     fn save(&self, text: &str) {
         let name = text.split_whitespace().nth(1).unwrap().trim_end_matches(':');
-        std::fs::write(self.folder.path().join(name), self.with_ports(text)).unwrap();
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, self.with_ports(text)).unwrap();
+    }
+
+    /// The application of the Express page, in the place of one whose packages are not at hand.
+    fn stand_in(&mut self) {
+        let page = pages::Page::read(Path::new("docs/tutorials/express.md"));
+        for block in page.blocks() {
+            match block.language.as_str() {
+                "js" => self.save(&block.text),
+                "sh" => {
+                    let commands = block.commands();
+                    let of_the_application =
+                        commands.iter().filter(|line| line.starts_with('n')).cloned();
+                    of_the_application.for_each(|line| self.run(&line));
+                }
+                _ => {}
+            }
+        }
     }
 
     fn run(&mut self, command: &str) {
@@ -125,7 +186,9 @@ impl Tutorial {
             // The program is built already; that the folder exists is all there is to see.
             let folder = command.rsplit(' ').next().unwrap_or_default();
             assert!(pages::root().join(folder).join("Cargo.toml").exists(), "{command}");
-        } else if command.starts_with("node ") || command.starts_with("venv/bin/uvicorn ") {
+        } else if command.starts_with("mvn ") {
+            self.stand_in();
+        } else if SERVERS.iter().any(|server| command.starts_with(server)) {
             self.running_app = Some(self.start(&command, self.app));
         } else if let Some(rest) = command.strip_prefix("retrysafe ") {
             let program = env!("CARGO_BIN_EXE_retrysafe");
@@ -200,6 +263,16 @@ impl Drop for Running {
     }
 }
 
+/// An address that no other tutorial gets. It is used much later, so it lies below the ports that the system gives out by
+/// itself: those may be somebody else's by then.
 fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number =
+            NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id().wrapping_mul(97));
+        let port = u16::try_from(10_000 + number % 2_000).unwrap();
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }

@@ -381,7 +381,7 @@ fn put_happened(out: &mut Vec<u8>, what: &Happened) {
     }
 }
 
-const DOUBTS: [Doubt; 7] = [
+const DOUBTS: [Doubt; 9] = [
     Doubt::LeaseEnded,
     Doubt::OwnerGone,
     Doubt::AnswerLost,
@@ -389,6 +389,8 @@ const DOUBTS: [Doubt; 7] = [
     Doubt::ServerError,
     Doubt::Said,
     Doubt::OtherBytes,
+    Doubt::ResultNotKept,
+    Doubt::NotRepeatable,
 ];
 const JUDGES: [Judge; 3] = [Judge::Reconciler, Judge::Webhook, Judge::Operator];
 
@@ -878,6 +880,8 @@ mod tests {
                 Doubt::ServerError => 4,
                 Doubt::Said => 5,
                 Doubt::OtherBytes => 6,
+                Doubt::ResultNotKept => 7,
+                Doubt::NotRepeatable => 8,
             };
             assert_eq!((at, usize::from(doubt_byte(doubt))), (position, position));
         }

@@ -12,11 +12,11 @@
 use std::time::Duration;
 
 use crate::fingerprint::{Fingerprint, RulesId};
-use crate::flow::FlowVersion;
+use crate::flow::{FlowProgress, FlowVersion};
 use crate::key::KeyDigest;
 use crate::machine::{
-    self, Decision, Event, Expire, KeepHead, LeaseCheck, LookUp, OwnerGone, Renew, Resolve, Settle,
-    SettleReply, Verdict, Withdraw,
+    self, Begin, Decision, Event, Expire, KeepHead, LeaseCheck, LookUp, OwnerGone, Renew,
+    ReplayFacts, Resolve, Settle, SettleReply, Verdict, Withdraw,
 };
 use crate::record::{
     About, Answer, AnswerHead, Becomes, Fence, First, Happened, LateResult, Moment, Outcome,
@@ -106,7 +106,7 @@ pub struct Ask<'a, P: ?Sized> {
     pub lease: Duration,
     /// A random number of the caller's own, new for each attempt.
     pub owner: u64,
-    /// The id of the request, by which logs know it.
+    /// The id of the request, by which logs know it, and its [span](crate::trace::begin_text), if it is traced.
     pub request_id: Option<&'a str>,
 }
 
@@ -136,8 +136,8 @@ impl Prints for Fingerprint {
 pub enum Begun {
     /// The caller owns the record and executes.
     Execute(Lease),
-    /// It was executed; this is the answer, and the record keeps it until then.
-    Replay(Answer, Time),
+    /// It was executed; this is the answer, and what else the record knows of it.
+    Replay(Answer, ReplayFacts),
     /// Somebody is executing it; the lease ends in this long.
     InProgress(Duration),
     /// It is a flow of a version that the caller cannot run. Nothing has changed.
@@ -257,7 +257,19 @@ impl<S: Store> Engine<S> {
     /// The store's. The caller must not execute; if the error
     /// [may have been applied](StoreError::may_have_applied), it should [withdraw](Self::withdraw).
     pub async fn begin<P: Prints + ?Sized>(&self, ask: &Ask<'_, P>) -> Result<Begun, StoreError> {
-        begin_over(&mut Directly(&self.store), ask, &[]).await
+        begin_over(&mut Directly(&self.store), ask.id(), ask, &[], None).await
+    }
+
+    /// The answer to a begin of this request, from a record that was read before, if the store
+    /// [vouches](crate::store::Voucher) for it. Waits for nothing and changes nothing. None: [begin](Self::begin).
+    pub fn replay<'r>(
+        &self,
+        known: &'r Record,
+        print: Fingerprint,
+        mark: Option<CredentialMark>,
+    ) -> Option<(&'r Answer, Time)> {
+        let now = self.store.voucher()?.vouch(known.id, known.version)?;
+        machine::replay(known, print == known.fingerprint, mark, now)
     }
 
     /// Takes back a begin whose acknowledgement was lost: the caller has not executed and will not.
@@ -396,7 +408,21 @@ impl<S: Store> Engine<S> {
         let State::Unknown { lookups, .. } = seen.state else {
             return Ok(Ruled::Refused(seen.clone()));
         };
-        self.rule(seen.id, &LookUp { fence: seen.fence, lookups, found }).await
+        self.rule(seen.id, &LookUp { fence: seen.fence, lookups: Some(lookups), found }).await
+    }
+
+    /// Notes what was learned about an unknown record when a person had it asked out of turn: nothing final. That uses up
+    /// nothing of the reconciler's schedule.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn looked_up_out_of_turn(
+        &self,
+        seen: &Record,
+        found: &str,
+    ) -> Result<Ruled, StoreError> {
+        self.rule(seen.id, &LookUp { fence: seen.fence, lookups: None, found }).await
     }
 
     /// Makes the records unknown that owners have left in progress who cannot be alive, and says
@@ -445,13 +471,18 @@ impl<S: Store> Engine<S> {
         Err(StoreError::not_applied(StoreErrorKind::Broken))
     }
 
-    /// Ends the retention of a settled record, for a reason.
+    /// Ends the retention of a settled record, for a reason. Where the attempt is named that was seen, another one is left as it is.
     ///
     /// # Errors
     ///
     /// The store's.
-    pub async fn expire(&self, id: Id, reason: &str) -> Result<Ruled, StoreError> {
-        self.rule(id, &Expire(reason)).await
+    pub async fn expire(
+        &self,
+        id: Id,
+        seen: Option<Fence>,
+        reason: &str,
+    ) -> Result<Ruled, StoreError> {
+        self.rule(id, &Expire { fence: seen, reason }).await
     }
 
     /// Reads a record that is not expired.
@@ -619,7 +650,7 @@ impl<P: Prints + ?Sized> Ask<'_, P> {
         Id::of(self.scope, &self.key)
     }
 
-    fn first(&self, id: Id) -> First {
+    fn first(&self, id: Id, flow: Option<&FlowProgress>) -> First {
         First {
             id,
             scope: self.scope.clone(),
@@ -631,6 +662,19 @@ impl<P: Prints + ?Sized> Ask<'_, P> {
             lease: self.lease,
             owner: self.owner,
             request_id: self.request_id.and_then(crate::record::request_id),
+            flow: flow.cloned().map(Box::new),
+        }
+    }
+
+    /// This request's begin, as the machine sees it beside a record.
+    fn begin<'b>(&'b self, record: Option<&Record>, flows: &'b [FlowVersion]) -> Begin<'b> {
+        Begin {
+            same_request: record.is_some_and(|record| self.is_same(record)),
+            mark: self.mark,
+            owner: self.owner,
+            lease: self.lease,
+            request_id: self.request_id,
+            flows,
         }
     }
 
@@ -761,6 +805,7 @@ mod tests {
             lease: Duration::from_secs(60),
             owner: 1,
             request_id: None,
+            flow: None,
         }
     }
 

@@ -149,10 +149,17 @@ metrics! {
     UPKEEP_PANICS = Counter "retrysafe_upkeep_panics_total" ["task"];
     /// Unknown records handed to the reconciler.
     RECONCILE_SCHEDULED = Counter "retrysafe_reconcile_scheduled_total" [];
+    /// Unknown records that a person had looked up out of turn.
+    RECONCILE_OUT_OF_TURN = Counter "retrysafe_reconcile_out_of_turn_total" [];
     /// Unknown records decided, by standing and judge.
     RECONCILE_RESOLVED = Counter "retrysafe_reconcile_resolved_total" ["standing", "judge"];
     /// Lookups that failed or learned nothing final.
     RECONCILE_FAILED = Counter "retrysafe_reconcile_failed_total" [];
+    /// Lookups of effects that are unknown, by kind and by what was found: delivered, declined, no_effect, not_found, pending or
+    /// inconclusive.
+    EFFECT_LOOKUPS = Counter "retrysafe_effect_lookups_total" ["kind", "found"];
+    /// Effects whose schedule of lookups is used up, by kind: a person must decide.
+    EFFECTS_DEAD_LETTERED = Gauge "retrysafe_effects_dead_lettered" ["kind"];
     /// Unknown records whose schedule of lookups is used up: a person must decide.
     DEAD_LETTERED = Gauge "retrysafe_dead_lettered" [];
     /// Seconds that a phase of a flow took, by flow and phase.
@@ -161,8 +168,47 @@ metrics! {
     FLOW_RESUMES = Counter "retrysafe_flow_resumes_total" ["flow"];
     /// Flows that could go on, and whose version no code of this process is for.
     FLOWS_HELD = Gauge "retrysafe_flows_held" [];
+    /// Deliveries of effects, by kind and by how they ended.
+    EFFECT_DELIVERIES = Counter "retrysafe_effect_deliveries_total" ["kind", "end"];
+    /// Whether the breaker of a kind of effects is open: its receiver is left alone for a while.
+    EFFECT_BREAKER_OPEN = Gauge "retrysafe_effect_breaker_open" ["kind"];
+    /// Effects that are not over, by kind and state.
+    EFFECTS = Gauge "retrysafe_effects" ["kind", "state"];
+    /// How long the oldest effect that is ready has been due, in seconds, by kind.
+    EFFECT_OLDEST_READY_SECONDS = Gauge "retrysafe_effect_oldest_ready_seconds" ["kind"];
+    /// Whether a kind of effects is paused: somebody has said that none of it is to be delivered for now.
+    EFFECT_PAUSED = Gauge "retrysafe_effect_paused" ["kind"];
+    /// Effects of kinds that a worker finds in its database and is not configured for, by kind.
+    EFFECTS_NOT_CONFIGURED = Gauge "retrysafe_effects_not_configured" ["kind"];
+    /// Webhooks that were verified, by provider and by how they stood then.
+    WEBHOOKS_RECEIVED = Counter "retrysafe_webhooks_received_total" ["provider", "result"];
+    /// Webhooks that were not taken, by provider and reason.
+    WEBHOOKS_REFUSED = Counter "retrysafe_webhooks_refused_total" ["provider", "reason"];
+    /// Webhooks that have come to their end, by provider and state. Look into each that contradicts.
+    WEBHOOKS_ENDED = Counter "retrysafe_webhooks_ended_total" ["provider", "state"];
+    /// Webhooks that wait for what they name, by provider.
+    INBOX_WAITING = Gauge "retrysafe_inbox_waiting" ["provider"];
+    /// How long the oldest waiting webhook has waited, in seconds, by provider; zero if none waits.
+    INBOX_OLDEST_SECONDS = Gauge "retrysafe_inbox_oldest_seconds" ["provider"];
+    /// Lines of two ledgers that were compared, by comparison and side. In a file for a collector of text files.
+    LEDGER_LINES = Gauge "retrysafe_ledger_lines" ["ledger", "side"];
+    /// Differences between two ledgers, by comparison and kind: missing here, missing there, or different. In the same file.
+    LEDGER_DIFFERENCES = Gauge "retrysafe_ledger_differences" ["ledger", "kind"];
+    /// When two ledgers were compared last, to their ends, in seconds since 1970. In the same file.
+    LEDGER_COMPARED = Gauge "retrysafe_ledger_compared_timestamp_seconds" ["ledger"];
     /// Observed requests that would have been treated otherwise, by route and finding.
     OBSERVED = Counter "retrysafe_observed_total" ["route", "finding"];
+    /// Duplicates since the start (replayed, in progress, unknown, or executed with an answer that was not kept), of the
+    /// scopes that have the most, by the first digits of the scope's digest.
+    SCOPE_DUPLICATES = Gauge "retrysafe_scope_duplicates" ["scope"];
+    /// Keys since the start that were used for another request or with another credential, of the scopes that have the most.
+    SCOPE_MISUSES = Gauge "retrysafe_scope_misuses" ["scope"];
+    /// Seconds from a request's head to the head of its answer, under the name that OpenTelemetry's conventions give it.
+    HTTP_SECONDS = Histogram "http_server_request_duration_seconds" ["http_request_method", "http_response_status_code", "http_route", "url_scheme"];
+    /// Spans that a collector has taken.
+    SPANS_EXPORTED = Counter "retrysafe_spans_exported_total" [];
+    /// Spans that were dropped, because the collector is away, refuses them, or is too slow.
+    SPANS_DROPPED = Counter "retrysafe_spans_dropped_total" [];
     /// Requests that the gateway answered, by route and class of the status.
     REQUESTS = Counter "retrysafe_requests_total" ["route", "class"];
     /// Requests that the gateway refused at the door, by code.
@@ -177,6 +223,8 @@ metrics! {
     LOG_LINES_DROPPED = Counter "retrysafe_log_lines_dropped_total" [];
     /// Sends to the upstream that failed, by how far they got.
     UPSTREAM_FAILURES = Counter "retrysafe_upstream_failures_total" ["reached"];
+    /// Whether an upstream is healthy, as far as the checks of `[health]` know: one or zero.
+    UPSTREAM_HEALTHY = Gauge "retrysafe_upstream_healthy" ["upstream"];
     /// Actions of operators, by verb and result.
     ADMIN_ACTIONS = Counter "retrysafe_admin_actions_total" ["verb", "result"];
     /// Whether the last reload of the configuration was taken.
@@ -196,7 +244,8 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), METRICS.len());
         for metric in METRICS {
-            assert!(metric.name.starts_with("retrysafe_"), "{}", metric.name);
+            let is_of_conventions = metric.name.starts_with("http_server_");
+            assert!(is_of_conventions || metric.name.starts_with("retrysafe_"), "{}", metric.name);
             assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter);
             assert!(metric.kind != Kind::Histogram || metric.name.ends_with("_seconds"));
             assert!(!metric.help.is_empty());

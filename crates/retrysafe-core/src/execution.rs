@@ -24,12 +24,14 @@ use http::header::{self, HeaderMap};
 
 use crate::engine::{Begun, Lease, Settled};
 use crate::event::Met;
+use crate::machine::ReplayFacts;
 use crate::policy::{End, OnStoreError, Policy, Said};
 use crate::problem::Refusal;
-use crate::record::{Answer, AnswerHead, Doubt, Outcome, Record, State};
+use crate::record::{Answer, AnswerHead, Doubt, Outcome, Record, Standing, State};
 use crate::response::StoredResponse;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::time::Time;
+use crate::wire::ASK_AGAIN_SOON;
 
 pub use crate::wire::ASK_AGAIN_ABOUT_UNKNOWN as ASK_AGAIN;
 
@@ -106,6 +108,8 @@ pub struct Sent {
 pub enum Failure {
     /// Nothing was sent on: the request surely was not executed.
     NotSent,
+    /// Nothing was sent on, because the upstream is known to be unhealthy.
+    Unhealthy,
     /// It was sent on, and no whole answer came back.
     Lost {
         /// Whether time ran out, or the connection broke.
@@ -162,8 +166,8 @@ pub struct Withdrawing {
 pub enum Told {
     /// The handler's own answer, which is in the record.
     Answer(Durable),
-    /// The record's answer, and until when the record keeps it.
-    Replay(StoredResponse, Time),
+    /// The record's answer, and what else the record knows of it.
+    Replay(StoredResponse, ReplayFacts),
     /// Why there is no answer.
     Refusal(Refusal),
 }
@@ -214,8 +218,8 @@ impl Beginning {
             Ok(Begun::Held(_)) => {
                 refuse(Met::InProgress, Refusal::InProgress { retry_after: ASK_AGAIN })
             }
-            Ok(Begun::Replay(Answer::Kept(stored), expires_at)) => {
-                AfterBegin::Tell(Met::Replay, Told::Replay(stored, expires_at))
+            Ok(Begun::Replay(Answer::Kept(stored), facts)) => {
+                AfterBegin::Tell(Met::Replay, Told::Replay(stored, facts))
             }
             Ok(Begun::Replay(Answer::NotKept { status, location }, _)) => refuse(
                 Met::NotReplayable,
@@ -307,6 +311,7 @@ impl Sent {
         let retry_after = ASK_AGAIN;
         let (end, refusal) = match failure {
             Failure::NotSent => (End::NotSent, Refusal::UpstreamUnreachable { retry_after }),
+            Failure::Unhealthy => (End::NotSent, Refusal::UpstreamUnhealthy { retry_after }),
             Failure::Lost { timed_out } => {
                 (End::AnswerLost, Refusal::AnswerLost { timed_out, retry_after })
             }
@@ -418,6 +423,14 @@ impl Settling {
     pub fn settled(self, settled: Settled) -> Told {
         match (settled, self.told) {
             (Settled::Lost { current, .. }, _) => overruled(current),
+            // The handler is gone, and its flow is left to whoever asks next.
+            (Settled::Done(record), WhenSettled::Refusal(_))
+                if record.standing() == Standing::InProgress
+                    && record.flow.is_some()
+                    && matches!(self.outcome, Outcome::Unknown(_)) =>
+            {
+                Told::Refusal(Refusal::InProgress { retry_after: ASK_AGAIN_SOON })
+            }
             (Settled::Done(_), WhenSettled::Refusal(refusal)) => Told::Refusal(refusal),
             (Settled::Done(record), WhenSettled::Answer) => Told::Answer(Durable {
                 expires_at: match record.state {
@@ -453,9 +466,10 @@ impl Settling {
 /// What a caller is told whose execution was decided over its head. The decision holds, whatever this
 /// execution came to.
 fn overruled(current: Option<Record>) -> Told {
+    let span = current.as_ref().and_then(Record::span);
     match current.map(|record| record.state) {
         Some(State::Completed { answer: Answer::Kept(stored), expires_at, .. }) => {
-            Told::Replay(stored, expires_at)
+            Told::Replay(stored, ReplayFacts { expires_at, span })
         }
         Some(State::Completed { answer: Answer::NotKept { status, location }, .. }) => {
             Told::Refusal(Refusal::ResponseNotStored {
@@ -590,6 +604,7 @@ mod tests {
             lease: LEASE,
             owner: 1,
             request_id: None,
+            flow: None,
         }
     }
 

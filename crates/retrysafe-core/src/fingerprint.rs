@@ -36,14 +36,17 @@
 
 mod host;
 pub mod multipart;
+mod spelling;
 
 use std::borrow::Cow;
 use std::fmt;
 
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
+use http::header::{GetAll, HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 pub use crate::canonical::{Bounds, Pointer, PointerError, Selection};
+
+pub use spelling::{KnownSpelling, Spelling};
 
 use host::Hosts;
 use multipart::{Form, FormType};
@@ -252,40 +255,13 @@ impl Rules {
     /// The fingerprint of a request under these rules.
     #[must_use]
     pub fn print(&self, request: &Request<'_>) -> Fingerprint {
-        let media_type = MediaType::of(request.headers);
-        let coding = content_coding(request.headers);
+        self.spell(request).print()
+    }
 
-        let mut parts = Parts::new(REQUEST_DOMAIN);
-        parts.push(self.id.as_bytes());
-        parts.push(request.method.as_bytes());
-        parts.push(self.hosts.counted(request.authority).as_bytes());
-        parts.push(request.path_and_query.as_bytes());
-        parts.push(&media_type.essence);
-        parts.push(&coding);
-        parts.count(self.headers.len());
-        for name in &self.headers {
-            parts.push(name.as_str().as_bytes());
-            let values = request.headers.get_all(name);
-            parts.count(values.iter().count());
-            for value in values {
-                parts.push(value.as_bytes());
-            }
-        }
-        let is_readable = coding.is_empty() && !self.raw_bodies;
-        let digest = match media_type.kind {
-            Kind::Json if is_readable => {
-                match crate::canonical::canonical(request.body, &self.selection, self.bounds) {
-                    Some(form) => parts.digest_with(b"canonical", &form),
-                    None => parts.digest_with(b"raw", request.body),
-                }
-            }
-            Kind::Multipart => match is_readable.then(|| form(request)).flatten() {
-                Some((form_type, form)) => parts.digest_form(&form_type, &form),
-                None => parts.digest_multipart(request),
-            },
-            Kind::Json | Kind::Other => parts.digest_with(b"raw", request.body),
-        };
-        Fingerprint { scheme: SCHEME, rules: self.id, digest }
+    /// All that counts in a request under these rules, as it is spelt.
+    #[must_use]
+    pub fn spell<'a>(&'a self, request: &Request<'a>) -> Spelling<'a> {
+        Spelling::of(self, request)
     }
 
     fn identified(mut self) -> Self {
@@ -320,6 +296,9 @@ impl Rules {
         self
     }
 }
+
+/// All values of one header field.
+type Lines<'a> = GetAll<'a, HeaderValue>;
 
 /// The parts of a digest, each behind its length, so that no two lists of parts give the same bytes.
 ///
@@ -373,20 +352,19 @@ impl Parts {
 
     /// A body in parts that was not read as a form counts byte by byte, and so does its media type: the boundary that it
     /// names decides which parts there are.
-    fn digest_multipart(mut self, request: &Request<'_>) -> [u8; 32] {
-        let values = request.headers.get_all(CONTENT_TYPE);
+    fn digest_multipart(mut self, media_types: &Lines<'_>, body: &[u8]) -> [u8; 32] {
         self.push(b"raw multipart");
-        self.count(values.iter().count());
-        values.iter().for_each(|value| self.push(value.as_bytes()));
-        self.digest_with(b"raw", request.body)
+        self.count(media_types.iter().count());
+        media_types.iter().for_each(|value| self.push(value.as_bytes()));
+        self.digest_with(b"raw", body)
     }
 }
 
 /// The request's body as a form, if its one media type names a boundary and the body is a form with it.
-fn form<'a>(request: &Request<'a>) -> Option<(FormType<'a>, Form<'a>)> {
-    let mut values = request.headers.get_all(CONTENT_TYPE).iter();
+fn form<'a>(media_types: &Lines<'a>, body: &'a [u8]) -> Option<(FormType<'a>, Form<'a>)> {
+    let mut values = media_types.iter();
     let form_type = FormType::read(values.next()?.as_bytes())?;
-    let form = Form::read(form_type.boundary(), request.body)?;
+    let form = Form::read(form_type.boundary(), body)?;
     values.next().is_none().then_some((form_type, form))
 }
 
@@ -408,8 +386,8 @@ enum Kind {
 }
 
 impl<'a> MediaType<'a> {
-    fn of(headers: &'a HeaderMap) -> Self {
-        let mut values = headers.get_all(CONTENT_TYPE).iter();
+    fn of(lines: &Lines<'a>) -> Self {
+        let mut values = lines.iter();
         let Some(value) = values.next() else {
             return Self { essence: Cow::Borrowed(b""), kind: Kind::Other };
         };
@@ -457,9 +435,9 @@ fn lower_case(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// The content codings in the order they were applied, in lower case, with a comma between them. Empty if there is
 /// none, which `identity` also says.
-fn content_coding(headers: &HeaderMap) -> Vec<u8> {
+fn content_coding(lines: &Lines<'_>) -> Vec<u8> {
     let mut codings = Vec::new();
-    for value in headers.get_all(CONTENT_ENCODING) {
+    for value in lines {
         for coding in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
             if coding.is_empty() || coding.eq_ignore_ascii_case(b"identity") {
                 continue;

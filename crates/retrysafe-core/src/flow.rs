@@ -22,6 +22,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use crate::fence::Fence;
+use crate::scope::Id;
 use crate::time::Time;
 
 /// How many bytes a flow's input and outputs may have together. They are written anew with every
@@ -33,6 +34,10 @@ pub const PHASES_MAX: u16 = 64;
 
 /// The longest name of a flow, in bytes.
 pub const FLOW_NAME_BYTES_MAX: usize = 128;
+
+/// How many bytes of a digest make a downstream key: 128 bits, in 32 characters. There are providers
+/// that take no more than 36.
+const DOWNSTREAM_KEY_BYTES: usize = 16;
 
 /// Which flow it is, and in which version: the code that can go on with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +110,12 @@ pub enum FlowMove {
 }
 
 impl FlowProgress {
+    /// A flow that has just started. None if it is more than a record can keep.
+    pub fn started(flow: FlowVersion, input: Bytes) -> Option<Self> {
+        let fits = flow.is_valid() && input.len() <= FLOW_BYTES_MAX;
+        fits.then_some(Self { flow, input, outputs: vec![], mark: None })
+    }
+
     /// Which flow it is.
     pub const fn flow(&self) -> &FlowVersion {
         &self.flow
@@ -166,8 +177,7 @@ impl FlowProgress {
     pub fn make(progress: &mut Option<Box<Self>>, moved: &FlowMove) {
         match (moved, progress) {
             (FlowMove::Started { flow, input }, empty @ None) => {
-                let (flow, input) = (flow.clone(), input.clone());
-                *empty = Some(Box::new(Self { flow, input, outputs: vec![], mark: None }));
+                *empty = Self::started(flow.clone(), input.clone()).map(Box::new);
             }
             (FlowMove::CallMarked(mark), Some(progress)) => progress.mark = Some(*mark),
             (FlowMove::PhaseDone(output), Some(progress)) => {
@@ -194,6 +204,23 @@ impl FlowVersion {
     pub fn is_valid(&self) -> bool {
         (1..=FLOW_NAME_BYTES_MAX).contains(&self.name.len())
     }
+}
+
+/// The key with which a record's call in this phase is sent: the same on every attempt, and of this call alone.
+///
+/// It is the first half of a SHA-256, in lower-case hexadecimal digits, over `retrysafe call` and a zero byte, the record's
+/// name in 32 bytes, its [birth](crate::record::Record::birth) in 8 bytes (big-endian), and the phase's name. The birth
+/// is there because a caller may use its key again once the record is gone: that is another operation, and a
+/// provider which remembers the former call must not take it for the same.
+pub fn downstream_key(id: Id, birth: Fence, phase: &str) -> Box<str> {
+    let digest = Sha256::new()
+        .chain_update(b"retrysafe call\0")
+        .chain_update(id.as_bytes())
+        .chain_update(birth.0.to_be_bytes())
+        .chain_update(phase.as_bytes())
+        .finalize();
+    let half = digest.get(..DOWNSTREAM_KEY_BYTES).unwrap_or_default();
+    crate::hex::hex(half).into_boxed_str()
 }
 
 impl RecoveryPoint {
@@ -289,6 +316,19 @@ mod tests {
             assert_eq!((progress.recovery_point(), progress.resume_rule()), (point, rule));
             assert_eq!(progress.holds_work(), holds_work, "{point:?}");
         }
+    }
+
+    #[test]
+    fn a_downstream_key_is_of_one_call_of_one_record() {
+        let key = |record: u8, birth: u64, phase: &str| {
+            downstream_key(Id::from_bytes([record; 32]), Fence(birth), phase)
+        };
+        assert_eq!(key(1, 7, "charge"), key(1, 7, "charge"));
+        assert_ne!(key(1, 7, "charge"), key(2, 7, "charge"));
+        assert_ne!(key(1, 7, "charge"), key(1, 7, "refund"));
+        assert_ne!(key(1, 7, "charge"), key(1, 8, "charge"), "the key was used again");
+        // Computed by hand, and in SQL: it must never change.
+        assert_eq!(&*key(1, 7, "charge"), "4fce435c10b954cc2f05e0360778ec77");
     }
 
     #[test]

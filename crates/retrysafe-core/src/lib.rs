@@ -26,6 +26,7 @@ pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod credential;
+pub mod effect;
 pub mod engine;
 pub mod event;
 pub mod execution;
@@ -44,6 +45,7 @@ pub mod retry;
 pub mod scope;
 pub mod store;
 pub mod time;
+pub mod trace;
 pub mod units;
 pub mod wire;
 

@@ -23,14 +23,16 @@
 //! | `unknown` | begin | unknown: no caller ever gets from here to execution |
 //! | `in_progress` or `unknown`, same owner, no head, no flow | withdraw | `failed_retryable`: the owner never sent anything |
 //! | `in_progress`, same owner, a flow | withdraw | its lease ends: a former owner may have sent |
-//! | `in_progress` or `unknown`, same fence | settle | as settled, but under a first-sent mark see below |
+//! | `in_progress` or `unknown`, same fence | settle | as settled, but of a flow see below |
 //! | `completed`, `failed_retryable`, same fence | settle | the same again is fine, anything else contradicts |
 //! | `in_progress`, same fence | renew | a longer lease, up to `lease_max` after it began |
+//! | `in_progress`, same fence, given back | renew, keep head | lost: a lease that was ended is never revived |
 //! | `in_progress`, same fence | keep head | the same, and the head of the answer is known |
 //! | any other, or another fence | settle, renew, keep head | lost |
 //! | `unknown`, same fence | resolve, with evidence | `completed` or `failed_retryable` with a new fence |
 //! | `unknown`, another fence | resolve | decided: the evidence is about an attempt that is over |
 //! | `unknown`, same fence | look up, the next one | `unknown`, asked about once more |
+//! | `unknown`, same fence | look up, out of turn | the same; what was found is noted |
 //! | `unknown` | look up of another attempt or of a former number | decided: another one counted |
 //! | `completed`, `failed_retryable` | resolve | decided once, never flipped |
 //! | `completed`, `failed_retryable` | expire | retention ends now |
@@ -44,9 +46,10 @@
 //! | --- | --- | --- |
 //! | `in_progress`, same fence, same recovery point | advance | recovery point and output move; lease as it was |
 //! | `unknown`, same fence, same recovery point | advance with a call's result | `in_progress` with its lease over and a new fence |
+//! | `in_progress`, no first-sent mark | settle unknown | only the lease ends: nothing outside is in flight |
 //! | first-sent mark, provider remembers our key | settle retryable or unknown | only the lease ends |
 //! | first-sent mark, provider takes no key | settle retryable or unknown | `unknown` |
-//! | first-sent mark | settle unknown, because the bytes would be others | `unknown` |
+//! | first-sent mark | settle unknown, because the bytes would be others or the result cannot be kept | `unknown` |
 //! | first-sent mark of this owner | call not sent | `failed_retryable` before the call, mark cleared |
 //! | first-sent mark of a former owner | call not sent | only the lease ends |
 //! | `in_progress` or `unknown`, another recovery point | settle completed | lost |
@@ -68,10 +71,11 @@ use crate::flow::{FlowMove, FlowVersion, RecoveryPoint};
 use crate::policy::Absence;
 use crate::record::{
     Answer, AnswerHead, Becomes, Doubt, Fence, Happened, Judge, Outcome, Record, Standing, State,
-    Write, reason,
+    Write, note, reason,
 };
 use crate::scope::CredentialMark;
 use crate::time::Time;
+use crate::trace::TracedSpan;
 
 pub mod flows;
 
@@ -86,7 +90,7 @@ pub struct Begin<'a> {
     pub owner: u64,
     /// How long the caller may be silent once it owns the record.
     pub lease: Duration,
-    /// The id of its request, by which logs know it.
+    /// The id of its request, by which logs know it, and its [span](crate::trace), if it is traced.
     pub request_id: Option<&'a str>,
     /// The flows that the caller can go on with. Empty for plain requests.
     pub flows: &'a [FlowVersion],
@@ -109,10 +113,19 @@ pub enum BeginDecision {
     InProgress(Time),
     /// It is a flow that could go on, but not by this caller: it has other code.
     Held(FlowVersion),
-    /// It was executed; this is its answer, which is kept until then.
-    Replay(Answer, Time),
+    /// It was executed; this is its answer, and what else the record knows of it.
+    Replay(Answer, ReplayFacts),
     /// Nobody knows whether it was executed. This is the head of its answer, if one had come.
     Unknown(Option<AnswerHead>),
+}
+
+/// What a record knows of an answer, beside the answer itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayFacts {
+    /// Until when the record keeps it.
+    pub expires_at: Time,
+    /// The span of the execution that it comes from, if that was traced.
+    pub span: Option<TracedSpan>,
 }
 
 /// Something else that is asked of a record.
@@ -184,15 +197,20 @@ pub struct LookUp<'a> {
     /// The attempt that it asked about.
     pub fence: Fence,
     /// How many lookups there had been before it asked. Of reconcilers that ask at the same time
-    /// one counts.
-    pub lookups: u32,
-    /// What it learned, in words.
+    /// one counts. None: a person had it asked out of turn, which does not count.
+    pub lookups: Option<u32>,
+    /// What it learned: a [note](crate::record::lookup_note).
     pub found: &'a str,
 }
 
-/// An operator ends the retention of a settled record, for this reason.
+/// An operator ends the retention of a settled record.
 #[derive(Clone, Copy, Debug)]
-pub struct Expire<'a>(pub &'a str);
+pub struct Expire<'a> {
+    /// The attempt that the operator has seen: another one is not forgotten. None: whichever stands there.
+    pub fence: Option<Fence>,
+    /// Why.
+    pub reason: &'a str,
+}
 
 /// The sweeper looks for ended leases.
 #[derive(Clone, Copy, Debug)]
@@ -313,6 +331,7 @@ pub fn decide_begin(record: Option<Record>, begin: &Begin<'_>, now: Time) -> Beg
         return BeginDecision::Mismatch;
     }
     let is_other_mark = record.mark != begin.mark;
+    let span = record.span();
     match record.state {
         State::InProgress { .. } | State::Completed { .. } | State::Unknown { .. }
             if is_other_mark =>
@@ -328,9 +347,28 @@ pub fn decide_begin(record: Option<Record>, begin: &Begin<'_>, now: Time) -> Beg
         }
         State::InProgress { .. } if record.resume_rule().permits(now) => execute(record, begin),
         State::InProgress { .. } => BeginDecision::Doubt(record, doubt(Doubt::LeaseEnded)),
-        State::Completed { answer, expires_at, .. } => BeginDecision::Replay(answer, expires_at),
+        State::Completed { answer, expires_at, .. } => {
+            BeginDecision::Replay(answer, ReplayFacts { expires_at, span })
+        }
         State::FailedRetryable { .. } => execute(record, begin),
         State::Unknown { head, .. } => BeginDecision::Unknown(head),
+    }
+}
+
+/// The answer that a begin gets from a record that somebody has at hand, and until when: what [`decide_begin`] says where it
+/// says replay. For whoever answers from the same record time and again.
+pub fn replay(
+    record: &Record,
+    same_request: bool,
+    mark: Option<CredentialMark>,
+    now: Time,
+) -> Option<(&Answer, Time)> {
+    match &record.state {
+        State::Completed { answer, expires_at, .. } => {
+            let is_for_this_one = same_request && record.mark == mark && !record.is_expired(now);
+            is_for_this_one.then_some((answer, *expires_at))
+        }
+        State::InProgress { .. } | State::FailedRetryable { .. } | State::Unknown { .. } => None,
     }
 }
 
@@ -376,7 +414,9 @@ impl Renew {
             // Past `lease_max` a renewal could not extend anything: the owner is not believed any
             // more, though its late settle still counts.
             State::InProgress { begun_at, .. } => {
-                live.fence == self.fence && begun_at.plus(self.lease_max) > now
+                live.fence == self.fence
+                    && begun_at.plus(self.lease_max) > now
+                    && !live.is_given_back()
             }
             State::Completed { .. } | State::FailedRetryable { .. } | State::Unknown { .. } => {
                 false
@@ -425,7 +465,7 @@ impl Event for Settle<'_> {
                 Decision::Stands(SettleReply::Lost)
             }
             (State::InProgress { .. } | State::Unknown { .. }, outcome) => {
-                if let Some(decision) = flows::settle_under_mark(live, outcome) {
+                if let Some(decision) = flows::settle_of_flow(live, outcome) {
                     return decision;
                 }
                 let status = outcome.status().map(|status| status.as_u16());
@@ -486,10 +526,12 @@ impl Event for LookUp<'_> {
     fn decide(&self, live: &Record, _: Time) -> Decision<RuleReply> {
         match &live.state {
             State::Unknown { lookups, .. }
-                if (live.fence, *lookups) == (self.fence, self.lookups) =>
+                if (live.fence, *lookups) == (self.fence, self.lookups.unwrap_or(*lookups)) =>
             {
-                let what = Happened::LookedUp(reason(self.found));
-                Decision::Write(write(Becomes::LookedUp, Some(what)))
+                let what = Happened::LookedUp(note(self.found));
+                let is_counted = self.lookups.is_some();
+                let becomes = if is_counted { Becomes::LookedUp } else { Becomes::Same };
+                Decision::Write(write(becomes, Some(what)))
             }
             State::Unknown { .. } | State::Completed { .. } | State::FailedRetryable { .. } => {
                 Decision::Stands(RuleReply::Decided)
@@ -503,9 +545,12 @@ impl Event for Expire<'_> {
     type Reply = Refused;
 
     fn decide(&self, live: &Record, _: Time) -> Decision<Refused> {
+        let is_seen = self.fence.is_none_or(|seen| seen == live.fence);
         match live.state {
-            State::Completed { .. } | State::FailedRetryable { .. } if !live.holds_work() => {
-                let what = Happened::Expired(reason(self.0));
+            State::Completed { .. } | State::FailedRetryable { .. }
+                if is_seen && !live.holds_work() =>
+            {
+                let what = Happened::Expired(reason(self.reason));
                 Decision::Write(write(Becomes::Expired, Some(what)))
             }
             State::Completed { .. }
@@ -657,16 +702,39 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
     }
 
     fn begun<'a>(begin: Begin<'a>) -> Decide<'a> {
-        Box::new(move |record| match decide_begin(record.cloned(), &begin, NOW) {
+        Box::new(move |record| {
+            let decision = decide_begin(record.cloned(), &begin, NOW);
+            let replayed =
+                record.and_then(|record| replay(record, begin.same_request, begin.mark, NOW));
+            let replayed = replayed.map(|(answer, until)| (answer.clone(), until));
+            match &decision {
+                BeginDecision::Replay(answer, facts) => {
+                    assert_eq!(replayed, Some((answer.clone(), facts.expires_at)));
+                }
+                BeginDecision::Insert
+                | BeginDecision::Execute(..)
+                | BeginDecision::Doubt(..)
+                | BeginDecision::Mismatch
+                | BeginDecision::CredentialChanged
+                | BeginDecision::InProgress(_)
+                | BeginDecision::Held(_)
+                | BeginDecision::Unknown(_) => assert_eq!(replayed, None, "{decision:?}"),
+            }
+            decision_in_words(&decision)
+        })
+    }
+
+    fn decision_in_words(decision: &BeginDecision) -> String {
+        match decision {
             BeginDecision::Insert => "insert".into(),
-            BeginDecision::Execute(_, write) | BeginDecision::Doubt(_, write) => in_words(&write),
+            BeginDecision::Execute(_, write) | BeginDecision::Doubt(_, write) => in_words(write),
             BeginDecision::Mismatch => "mismatch".into(),
             BeginDecision::CredentialChanged => "changed".into(),
             BeginDecision::InProgress(_) => "in progress".into(),
             BeginDecision::Held(_) => "held".into(),
             BeginDecision::Replay(..) => "replay".into(),
             BeginDecision::Unknown(_) => "unknown".into(),
-        })
+        }
     }
 
     fn in_words(write: &Write) -> String {
@@ -703,7 +771,8 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
             let request_id = Some("r-2");
             begun(Begin { same_request, mark, owner: 2, lease: LEASE, request_id, flows: &[] })
         };
-        let look_up = |fence, lookups| asked(LookUp { fence, lookups, found: "nothing" });
+        let look_up =
+            |fence, lookups| asked(LookUp { fence, lookups: Some(lookups), found: "nothing" });
         let renewal = |fence, lease_max| Renew { fence, lease: LEASE, lease_max };
         let head = head();
         let keep_head =
@@ -733,7 +802,7 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
             ("look up", look_up(FENCE, 0)),
             ("look up, other fence", look_up(Fence(9), 0)),
             ("look up, other number", look_up(FENCE, 1)),
-            ("expire", asked(Expire("why"))),
+            ("expire", asked(Expire { fence: Some(FENCE), reason: "why" })),
             ("lease check", asked(LeaseCheck)),
             ("owner gone", asked(OwnerGone)),
         ];
@@ -794,8 +863,20 @@ owner gone                  | absent    | → unknown   | → unknown   | not du
         let about = About::default();
         let ttl = Duration::from_secs(3_600);
         let (mark, lease, owner, request_id) = (None, LEASE, OWNER, None);
-        First { id, scope, key, fingerprint, mark, about, ttl, lease, owner, request_id }
-            .record(NOW, FENCE.0)
+        First {
+            id,
+            scope,
+            key,
+            fingerprint,
+            mark,
+            about,
+            ttl,
+            lease,
+            owner,
+            request_id,
+            flow: None,
+        }
+        .record(NOW, FENCE.0)
     }
 
     /// What an event writes, which must write.
@@ -887,8 +968,9 @@ not sent 1                 | lost        | lost        | → failed    | → fai
 settle completed, at 1     | lost        | → completed | lost        | lost        | lost        | → completed | lost        | lost        | lost         | lost        | lost        | contradicts | contradicts
 settle completed, calling  | lost        | lost        | → completed | → completed | → completed | lost        | → completed | → completed | → completed  | → completed | → completed | contradicts | contradicts
 settle retryable           | → failed    | → failed    | → lease over | → lease over | → unknown  | → failed    | → lease over | → lease over | → unknown   | repeated    | repeated    | repeated    | repeated
-settle unknown             | → unknown   | → unknown   | → lease over | → lease over | → unknown  | → unknown   | → lease over | → lease over | → unknown   | repeated    | repeated    | contradicts | contradicts
-settle other bytes         | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown   | → unknown    | repeated    | repeated    | contradicts | contradicts
+settle unknown             | → unknown   | → lease over | → lease over | → lease over | → unknown  | → lease over | → lease over | → lease over | → unknown  | repeated    | repeated    | contradicts | contradicts
+settle other bytes         | → unknown   | → lease over | → unknown  | → unknown   | → unknown   | → lease over | → unknown  | → unknown   | → unknown    | repeated    | repeated    | contradicts | contradicts
+renew                      | → renewed   | → renewed   | → renewed   | → renewed   | → renewed   | lost        | lost        | lost        | lost         | lost        | lost        | lost        | lost
 withdraw                   | → failed    | → lease over | → lease over | → lease over | → lease over | → lease over | → lease over | → lease over | → lease over | lost   | lost        | lost        | lost
 resolve executed, whole    | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused      | → completed ! | → completed ! | decided   | decided
 resolve executed, fact     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused     | refused      | refused     | refused     | decided     | decided
@@ -924,7 +1006,8 @@ owner gone                 | → unknown   | → lease over | → lease over | �
         let becomes = |becomes: Becomes| {
             move |record: Record| write(becomes.clone(), None).onto(&record, NOW, FENCE.0 + 9)
         };
-        let left: &dyn Fn(Record) -> Record = &becomes(Becomes::LeaseEnded);
+        let left: &dyn Fn(Record) -> Record =
+            &|record: Record| end_lease(None).onto(&record, NOW, FENCE.0 + 9);
         let unknown: &dyn Fn(Record) -> Record = &becomes(Becomes::Unknown(Doubt::Said));
         let released: &dyn Fn(Record) -> Record = &becomes(Becomes::FailedRetryable);
         [
@@ -993,12 +1076,13 @@ owner gone                 | → unknown   | → lease over | → lease over | �
             ("settle retryable", settle(&retryable, None)),
             ("settle unknown", settle(&said, None)),
             ("settle other bytes", settle(&other_bytes, None)),
+            ("renew", asked(Renew { fence: FENCE, lease: LEASE, lease_max: LEASE * 100 })),
             ("withdraw", asked(Withdraw { owner: OWNER })),
             ("resolve executed, whole", asked(Resolve(&found))),
             ("resolve executed, fact", asked(Resolve(&fact))),
             ("resolve call executed", asked(Resolve(&called))),
             ("resolve not executed", asked(Resolve(&not_executed))),
-            ("expire", asked(Expire("why"))),
+            ("expire", asked(Expire { fence: Some(FENCE), reason: "why" })),
             ("lease check", asked(LeaseCheck)),
             ("owner gone", asked(OwnerGone)),
         ];
@@ -1015,6 +1099,44 @@ owner gone                 | → unknown   | → lease over | → lease over | �
             }
         }
         assert_eq!(told.next(), None);
+    }
+
+    /// Both tables as rows, for whoever writes another implementation (docs/vectors.md). The tests above hold the tables to
+    /// what is decided. `UPDATE_VECTORS=1 cargo test -p retrysafe-core --lib state_table` writes the file anew.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the vectors are a file")]
+    fn the_vectors_of_the_state_table_are_these_tables() {
+        let mut rows = Vec::new();
+        for (records, table) in [("plain", TABLE), ("flow", FLOW_TABLE)] {
+            let mut lines = table.lines().map(cells);
+            let states = lines.next().unwrap();
+            for line in lines {
+                for (state, cell) in states.iter().zip(&line).skip(1) {
+                    let result = match cell.strip_prefix("→ ") {
+                        None => serde_json::json!({ "answers": cell }),
+                        Some(becomes) => serde_json::json!({
+                            "writes": becomes.trim_end_matches(" !"),
+                            "new_fence": becomes.ends_with(" !"),
+                        }),
+                    };
+                    let event = line.first();
+                    rows.push(serde_json::json!({
+                        "records": records, "state": state, "event": event, "result": result,
+                    }));
+                }
+            }
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vectors/states.json");
+        if std::env::var_os("UPDATE_VECTORS").is_some() {
+            let lines: Vec<String> = rows.iter().map(|row| format!("  {row}")).collect();
+            std::fs::write(path, format!("[\n{}\n]\n", lines.join(",\n"))).unwrap();
+        }
+        let kept: Vec<serde_json::Value> =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!(kept.len(), rows.len(), "{path}");
+        for (kept, row) in kept.iter().zip(&rows) {
+            assert_eq!(kept, row, "{path} is not what is decided now");
+        }
     }
 
     /// A former owner's bytes may be on their way.

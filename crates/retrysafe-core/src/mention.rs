@@ -24,7 +24,7 @@ pub struct Mention {
     pub key: Option<KeyDigest>,
     /// The text as the first digits of a key's digest.
     pub key_digits: Option<DigestPrefix>,
-    /// The text as the id of a request.
+    /// The text as the id of a request, or of a trace.
     pub request_id: Option<Box<str>>,
 }
 
@@ -81,8 +81,16 @@ impl Mention {
     pub fn is_of(&self, record: &Record) -> bool {
         self.key == Some(record.key)
             || self.key_digits.is_some_and(|digits| digits.contains(record.key.as_bytes()))
-            || self.request_id.as_deref().is_some_and(|id| record.request_ids().any(|of| of == id))
+            || self.request_id.as_deref().is_some_and(|text| is_origin(record, text))
     }
+}
+
+/// Whether a text is the id of a request that began, or of the trace in which it was executed.
+fn is_origin(record: &Record, text: &str) -> bool {
+    record.origins().any(|origin| {
+        origin.request_id == Some(text)
+            || origin.span.is_some_and(|span| span.trace_hex().as_str() == text)
+    })
 }
 
 #[cfg(test)]

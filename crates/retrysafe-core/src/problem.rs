@@ -93,6 +93,11 @@ pub enum Refusal {
         /// When to ask again.
         retry_after: Duration,
     },
+    /// The upstream does not answer when it is asked how it is, so nothing was sent.
+    UpstreamUnhealthy {
+        /// When to ask again.
+        retry_after: Duration,
+    },
     /// Too many new keys from this caller.
     KeyRateExceeded {
         /// When to ask again.
@@ -137,6 +142,13 @@ pub enum Refusal {
     },
     /// The caller has no such key, or may not ask.
     KeyNotFound,
+    /// A webhook is not believed, for this reason.
+    WebhookRefused(Box<str>),
+    /// A webhook was not taken, and is to be sent again.
+    WebhookNotTaken {
+        /// When to send it again.
+        retry_after: Duration,
+    },
     /// The application's handler failed, and what it did is undone, or it was not begun, for this reason.
     HandlerFailed(&'static str),
 }
@@ -226,6 +238,7 @@ impl Refusal {
             Self::KeyInvalid(error) => format!("{header}: {error}."),
             Self::Malformed(why) | Self::HandlerFailed(why) => format!("{why}."),
             Self::ScopeUnsafe(why) => why.to_string(),
+            Self::WebhookRefused(why) => format!("{why}."),
             Self::CredentialInvalid(fault) => fault.to_string(),
             Self::KeyReused
             | Self::InProgress { .. }
@@ -238,6 +251,7 @@ impl Refusal {
             | Self::StoreUnavailable { .. }
             | Self::Overloaded { .. }
             | Self::UpstreamUnreachable { .. }
+            | Self::UpstreamUnhealthy { .. }
             | Self::KeyRateExceeded { .. }
             | Self::RetryTooFast { .. }
             | Self::CredentialChanged
@@ -250,6 +264,7 @@ impl Refusal {
             | Self::ExpectationFailed
             | Self::CodingUnsupported
             | Self::UpstreamFailed { .. }
+            | Self::WebhookNotTaken { .. }
             | Self::KeyNotFound => detail.to_owned(),
         };
         let retry_after = self.retry_after();
@@ -367,6 +382,12 @@ impl Refusal {
                 "The upstream is out of reach",
                 "Nothing was sent. Retry later with the same key.",
             ),
+            Self::UpstreamUnhealthy { .. } => Row(
+                S::SERVICE_UNAVAILABLE,
+                "upstream_unhealthy",
+                "The upstream is not well",
+                "Nothing was sent. Retry later with the same key.",
+            ),
             Self::KeyRateExceeded { .. } => Row(
                 S::TOO_MANY_REQUESTS,
                 "key_rate_exceeded",
@@ -461,6 +482,15 @@ impl Refusal {
                 "There is no such key",
                 "The caller has no live record of this key here.",
             ),
+            Self::WebhookRefused(_) => {
+                Row(S::BAD_REQUEST, "webhook_refused", "The webhook is not believed", "")
+            }
+            Self::WebhookNotTaken { .. } => Row(
+                S::SERVICE_UNAVAILABLE,
+                "webhook_not_taken",
+                "The webhook was not taken",
+                "It could not be kept, or what it names is not there yet. Send it again later.",
+            ),
             Self::HandlerFailed(_) => Row(
                 S::INTERNAL_SERVER_ERROR,
                 "handler_failed",
@@ -491,8 +521,10 @@ impl Refusal {
             | Self::StoreUnavailable { retry_after }
             | Self::Overloaded { retry_after }
             | Self::UpstreamUnreachable { retry_after }
+            | Self::UpstreamUnhealthy { retry_after }
             | Self::KeyRateExceeded { retry_after }
             | Self::RetryTooFast { retry_after }
+            | Self::WebhookNotTaken { retry_after }
             | Self::KeysUnavailable { retry_after } => Some(
                 retry_after
                     .as_secs()
@@ -516,6 +548,7 @@ impl Refusal {
             | Self::CodingUnsupported
             | Self::UpstreamFailed { .. }
             | Self::KeyNotFound
+            | Self::WebhookRefused(_)
             | Self::HandlerFailed(_) => None,
         }
     }
@@ -579,6 +612,7 @@ impl Refusal {
             | Self::MethodRefused
             | Self::ExpectationFailed
             | Self::CodingUnsupported
+            | Self::WebhookRefused(_)
             | Self::KeyNotFound => ("invalid_request_error", code),
             Self::HandlerFailed(_)
             | Self::OutcomeUnknown { .. }
@@ -590,7 +624,9 @@ impl Refusal {
             | Self::StoreUnavailable { .. }
             | Self::Overloaded { .. }
             | Self::UpstreamUnreachable { .. }
+            | Self::UpstreamUnhealthy { .. }
             | Self::KeysUnavailable { .. }
+            | Self::WebhookNotTaken { .. }
             | Self::UpstreamFailed { .. } => ("api_error", code),
             Self::KeyRateExceeded { .. } | Self::RetryTooFast { .. } => ("rate_limit_error", code),
         };
@@ -738,6 +774,7 @@ mod tests {
             (Refusal::StoreUnavailable { retry_after: after }, 503, "store_unavailable"),
             (Refusal::Overloaded { retry_after: after }, 503, "overloaded"),
             (Refusal::UpstreamUnreachable { retry_after: after }, 502, "upstream_unreachable"),
+            (Refusal::UpstreamUnhealthy { retry_after: after }, 503, "upstream_unhealthy"),
             (Refusal::KeyRateExceeded { retry_after: after }, 429, "key_rate_exceeded"),
             (Refusal::RetryTooFast { retry_after: after }, 429, "retry_too_fast"),
             (Refusal::ScopeUnsafe(UnsafeScope::Nobody), 400, "scope_unsafe"),
@@ -766,6 +803,8 @@ mod tests {
             (Refusal::UpstreamFailed { timed_out: false }, 502, "upstream_failed"),
             (Refusal::UpstreamFailed { timed_out: true }, 504, "upstream_failed"),
             (Refusal::KeyNotFound, 404, "key_not_found"),
+            (Refusal::WebhookRefused("no signature verifies".into()), 400, "webhook_refused"),
+            (Refusal::WebhookNotTaken { retry_after: after }, 503, "webhook_not_taken"),
         ]
     }
 
@@ -805,6 +844,23 @@ mod tests {
         codes.dedup();
         pages.sort();
         assert_eq!(pages, codes);
+    }
+
+    /// The list of all pages marks the codes whose answers say when to come back.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the pages are files")]
+    fn every_page_says_its_statuses_and_the_list_whether_to_retry() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/problems");
+        let list = std::fs::read_to_string(format!("{folder}/README.md")).unwrap();
+        for (refusal, status, code) in every_refusal() {
+            let row = list.lines().find(|line| line.starts_with(&format!("| [`{code}`]"))).unwrap();
+            assert_eq!(row.contains("↻"), refusal.retry_after().is_some(), "{row}");
+            let page = std::fs::read_to_string(format!("{folder}/{code}.md")).unwrap();
+            let line = page.lines().find(|line| line.starts_with("Status: ")).unwrap();
+            for told in [row, line] {
+                assert!(told.contains(&status.to_string()), "{code}, {status}: {told}");
+            }
+        }
     }
 
     #[test]

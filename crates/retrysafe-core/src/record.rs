@@ -22,9 +22,12 @@ use crate::key::KeyDigest;
 use crate::response::StoredResponse;
 use crate::scope::{CredentialMark, Id, Scope};
 use crate::time::Time;
+use crate::trace::{BEGIN_TEXT_BYTES_MAX, BeginOrigin, TracedSpan, read_begin_text};
 
+mod lookup_note;
 mod write;
 
+pub use lookup_note::{LOOKUP_BYTES_MAX, lookup_note, read_lookup_note};
 pub use write::{Becomes, Write};
 
 /// How many moments a record remembers. Enough for every retry a caller would make in good faith;
@@ -33,7 +36,7 @@ pub const MOMENTS_MAX: usize = 16;
 
 /// The longest id of a request that is kept, in bytes. Longer ones are not kept at all: half an id
 /// finds nothing.
-pub const REQUEST_ID_BYTES_MAX: usize = 128;
+pub const REQUEST_ID_BYTES_MAX: usize = BEGIN_TEXT_BYTES_MAX;
 
 /// The longest reason an operator may give, in bytes. Longer ones are cut.
 pub const REASON_BYTES_MAX: usize = 500;
@@ -192,6 +195,10 @@ pub enum Doubt {
     Said,
     /// A flow would have sent other bytes than those of its first attempt.
     OtherBytes,
+    /// A flow's call was made, and its result cannot be kept. What can be kept of it is on the timeline.
+    ResultNotKept,
+    /// A flow's call may have been made, and the code that runs now says that its provider takes no key.
+    NotRepeatable,
 }
 
 /// One thing that happened to a record.
@@ -208,7 +215,8 @@ pub struct Moment {
 /// What can happen to a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// An owner took over and may execute. Its request had this id, by which logs know it.
+    /// An owner took over and may execute. Its request had this id, by which logs know it; where the request was traced,
+    /// its span [stands behind the id](crate::trace).
     Began(Option<Box<str>>),
     /// The owner settled it, with this status if it had an answer.
     Settled(Standing, Option<u16>),
@@ -216,7 +224,7 @@ pub enum Happened {
     Doubted(Doubt),
     /// An owner that had lost its fence still reported this. Nothing changed.
     LateResult(Box<LateResult>),
-    /// A reconciler asked and learned nothing final, but this.
+    /// A reconciler asked and learned nothing final, but this: a [note](lookup_note) with what it was answered.
     LookedUp(Box<str>),
     /// A flow's recovery point moved here.
     Advanced(RecoveryPoint),
@@ -286,8 +294,10 @@ pub struct First {
     pub lease: Duration,
     /// The owner's own random number.
     pub owner: u64,
-    /// The id of its request, by which logs know it.
+    /// The id of its request, by which logs know it, and its [span](crate::trace), if it is traced.
     pub request_id: Option<Box<str>>,
+    /// The flow that starts with it, if one does.
+    pub flow: Option<Box<FlowProgress>>,
 }
 
 impl First {
@@ -320,7 +330,7 @@ impl First {
                 lease_until: now.plus(self.lease),
                 head: None,
             },
-            flow: None,
+            flow: self.flow,
             timeline,
         }
     }
@@ -367,6 +377,21 @@ impl Record {
         }
     }
 
+    /// Whether its present owner has said that it does not execute any more, and it is in progress still.
+    pub fn is_given_back(&self) -> bool {
+        self.timeline.iter().any(|moment| {
+            moment.fence == self.fence
+                && matches!(moment.what, Happened::Settled(Standing::InProgress, _))
+        })
+    }
+
+    /// The number of its first owner, which is of this record alone. A key that is used again after its record was
+    /// reaped makes another record, with another number.
+    pub fn birth(&self) -> Fence {
+        // The first moment of a record is never forgotten.
+        self.timeline.first().map_or(Fence(0), |born| born.fence)
+    }
+
     /// Since when nobody knows whether it was executed, if nobody does.
     pub fn unknown_since(&self) -> Option<Time> {
         match self.state {
@@ -384,13 +409,26 @@ impl Record {
 
     /// The id of the last request that began to execute, by which logs know it.
     pub fn request_id(&self) -> Option<&str> {
-        self.request_ids().last()
+        self.request_ids().next_back()
     }
 
     /// The ids of the requests that began to execute, oldest first, as far as they are remembered.
-    pub fn request_ids(&self) -> impl Iterator<Item = &str> {
+    pub fn request_ids(&self) -> impl DoubleEndedIterator<Item = &str> {
+        self.origins().filter_map(|origin| origin.request_id)
+    }
+
+    /// The span in which the last request that began was executed, if it was traced.
+    pub fn span(&self) -> Option<TracedSpan> {
+        self.origins().next_back().and_then(|origin| origin.span)
+    }
+
+    /// Which requests began to execute, oldest first, as far as they are remembered.
+    pub fn origins(&self) -> impl DoubleEndedIterator<Item = BeginOrigin<'_>> {
         self.timeline.iter().filter_map(|moment| match &moment.what {
-            Happened::Began(request_id) => request_id.as_deref(),
+            // One that left nothing is one too, and the one before is not the last.
+            Happened::Began(kept) => {
+                Some(kept.as_deref().map_or_else(BeginOrigin::default, read_begin_text))
+            }
             Happened::Settled(..)
             | Happened::Doubted(_)
             | Happened::LateResult(_)
@@ -411,7 +449,8 @@ impl Record {
 ///
 /// The oldest lookup goes first, then the oldest phase of a flow: a reconciler that asks for days and a
 /// flow of many phases must not push out who began and what was decided. A first lookup makes room by
-/// the oldest moment that is no begin. Else the oldest goes.
+/// the oldest moment that is no begin. Else the oldest goes, but not the last word of an owner that gave its
+/// lease back: it must not be renewed, however many notes come after.
 pub fn make_room(timeline: &mut Vec<Moment>, next: &Happened) {
     let is_lookup = |what: &Happened| matches!(what, Happened::LookedUp(_));
     let is_phase = |what: &Happened| matches!(what, Happened::Advanced(_));
@@ -422,7 +461,11 @@ pub fn make_room(timeline: &mut Vec<Moment>, next: &Happened) {
         };
         let lookup = oldest(&is_lookup).or_else(|| oldest(&is_phase));
         let spared = oldest(&|what| is_lookup(next) && !matches!(what, Happened::Began(_)));
-        timeline.remove(lookup.or(spared).unwrap_or(1));
+        let given_back = timeline
+            .iter()
+            .rposition(|moment| matches!(moment.what, Happened::Settled(Standing::InProgress, _)));
+        let other = if given_back == Some(1) { 2 } else { 1 };
+        timeline.remove(lookup.or(spared).unwrap_or(other));
     }
 }
 
@@ -487,6 +530,8 @@ impl Doubt {
             Self::ServerError => "server_error",
             Self::Said => "said",
             Self::OtherBytes => "other_bytes",
+            Self::ResultNotKept => "result_not_kept",
+            Self::NotRepeatable => "not_repeatable",
         }
     }
 }
@@ -580,13 +625,14 @@ pub fn request_id(text: &str) -> Option<Box<str>> {
     (1..=REQUEST_ID_BYTES_MAX).contains(&text.len()).then(|| text.into())
 }
 
+/// A note about a lookup as it is kept: at most [`LOOKUP_BYTES_MAX`] bytes, cut between characters.
+pub(crate) fn note(text: &str) -> Box<str> {
+    lookup_note::start_of(text, LOOKUP_BYTES_MAX).into()
+}
+
 /// A reason as it is kept: at most [`REASON_BYTES_MAX`] bytes, cut between characters.
 pub fn reason(text: &str) -> Box<str> {
-    let mut end = text.len().min(REASON_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or_default().into()
+    lookup_note::start_of(text, REASON_BYTES_MAX).into()
 }
 
 #[cfg(test)]
@@ -614,6 +660,7 @@ mod tests {
             lease: LEASE,
             owner: 7,
             request_id: request_id("r-1"),
+            flow: None,
         }
         .record(at(100), 5)
     }
@@ -762,6 +809,23 @@ mod tests {
         let kept: Vec<Time> = record.timeline.iter().skip(1).map(|moment| moment.at).collect();
         let last = (200 + 100 - (MOMENTS_MAX as u64 - 1))..(200 + 100);
         assert_eq!(kept, last.map(at).collect::<Vec<_>>());
+    }
+
+    /// A lease that was given back was once renewed: sixteen late notes had pushed the giving back off the timeline.
+    #[test]
+    fn notes_do_not_push_a_given_back_lease_off_a_timeline() {
+        let happens = |record: &Record, what: Happened| {
+            Write { what: Some(what), ..write(Becomes::Same) }.onto(record, at(200), 6)
+        };
+        let mut record = begun();
+        for _ in 0..3 {
+            record = happens(&record, Happened::Settled(Standing::InProgress, None));
+        }
+        for n in 0..100 {
+            record = happens(&record, Happened::Doubted(Doubt::Said));
+            assert!(record.is_given_back(), "after {n} notes");
+        }
+        assert_eq!(record.timeline.len(), MOMENTS_MAX);
     }
 
     fn told(record: &Record) -> Vec<&Happened> {

@@ -238,7 +238,10 @@ fn meaning(head: &AnswerHead<'_>) -> Meaning {
             Meaning::Doubt
         }
         (202, _) => Meaning::Final,
-        (503, Some("store_unavailable" | "overloaded" | "keys_unavailable"))
+        (
+            503,
+            Some("store_unavailable" | "overloaded" | "keys_unavailable" | "upstream_unhealthy"),
+        )
         | (502, Some("upstream_unreachable")) => Meaning::Busy,
         // It was executed, says the only one who knows.
         (410, Some("response_not_stored")) => Meaning::Final,

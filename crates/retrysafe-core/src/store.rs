@@ -88,6 +88,14 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Says without waiting whether what somebody has read still holds, where the store is in this process.
+    ///
+    /// None: this store has to be asked. A store that wraps another one and refuses some of its calls must not pass the other's on:
+    /// whoever is vouched for asks nothing more.
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        None
+    }
+
     /// Reads one page of the records that match. A record that exists and matches during the whole
     /// scan, page after page, is returned at least once; one that changes meanwhile may be returned
     /// again, as it is then. The order is the store's own.
@@ -214,6 +222,10 @@ impl<S: Store> Store for Arc<S> {
         S::change_hint(self, id)
     }
 
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        S::voucher(self)
+    }
+
     fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {
         S::scan(self, query)
     }
@@ -270,6 +282,18 @@ pub trait Transactional<T: Send>: Store {
     /// Makes the transaction fail: whatever was done in it can only be rolled back from here on, or
     /// back to a savepoint.
     fn refuse_in(&self, tx: &mut T, why: &str) -> impl Future<Output = ()> + Send;
+}
+
+/// A store in this process, which knows its records without waiting for anything.
+pub trait Voucher {
+    /// The store's clock, if the current record of this id is of this version, durable, and may be answered from. None
+    /// where that is not so, or cannot be said at once.
+    ///
+    /// What a version holds never changes. So whoever has read it before needs to read nothing now.
+    fn vouch(&self, id: Id, version: u64) -> Option<Time>;
+
+    /// The current record, as [`Store::load`] gives it. None where there is none, or where it cannot be said at once.
+    fn at_hand(&self, id: Id) -> Option<Record>;
 }
 
 /// An answer of a store, with its clock's reading at the moment of the answer.

@@ -9,6 +9,9 @@
 //! | `sqlx` | the same, in a transaction of `sqlx` | handlers that write to PostgreSQL |
 //! | `sqlx` and `axum` | `transactions` | handlers that are given that transaction |
 //! | `phases` | `phases` | operations that write to PostgreSQL and call the outside world |
+//! | `outbox` | `outbox` | what is done outside the database if a transaction commits |
+//! | `evidence` | `evidence` | whoever reads what providers say about unknown outcomes |
+//! | `webhooks` | `webhooks` | what providers tell by themselves: verified, kept, matched and applied |
 //! | `client` | `client` | callers of such APIs |
 //! | `reqwest` | `client::reqwest` | callers that use reqwest |
 //!
@@ -23,12 +26,23 @@ pub use retrysafe_core as core;
 
 #[cfg(feature = "client")]
 pub mod client;
+#[cfg(feature = "evidence")]
+pub mod evidence;
+mod id_map;
 #[cfg(feature = "layer")]
 pub mod layer;
+#[cfg(feature = "layer")]
+mod lookup_throttle;
+#[cfg(feature = "outbox")]
+pub mod outbox;
 #[cfg(feature = "phases")]
 pub mod phases;
+#[cfg(feature = "layer")]
+mod schedule;
 pub mod stores;
 #[cfg(all(feature = "axum", feature = "sqlx"))]
 pub mod transactions;
 #[cfg(feature = "layer")]
 pub mod upkeep;
+#[cfg(feature = "webhooks")]
+pub mod webhooks;

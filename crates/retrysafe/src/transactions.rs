@@ -10,10 +10,19 @@
 //! The server commits nothing of such a transaction any more, so the answer is given and kept as it is,
 //! outside of the transaction. A success on top of refused SQL is not believed: its caller gets 503.
 //!
-//! So a handler that takes a [`Tx`] must have no effect outside of it, and must not move it into a task
-//! of its own. A commit by hand fails, because the transaction is guarded: it can be committed only
-//! together with its answer. One that has called somebody else and does not know what
-//! came of it says [`Said::Unknown`]: what it did here is rolled back, and the key stays unknown.
+//! So a handler that takes a [`Tx`] must have no effect outside of it. One that has called somebody else and
+//! does not know what came of it says [`Said::Unknown`]: what it did here is rolled back, and the key stays unknown.
+//!
+//! A request has one transaction. Whoever extracts a [`Tx`] after another one was dropped, an extractor of the
+//! application's and then the handler for instance, works in the same one; a second one beside it is refused
+//! with 500. It may live on in the answer's body, which is read to its end first, but not in a task of its own:
+//! whoever still has it when the answer is whole gets 500, and the key stays unknown.
+//!
+//! A handler must not send COMMIT or ROLLBACK. A COMMIT fails, because the transaction is guarded: it can be
+//! committed only together with its answer. But either ends the transaction, and what comes after it is
+//! committed by itself. So an answer after that is not believed: its caller gets 500 if it was a success, nothing
+//! is settled, and the key stays unknown. (Not seen is a transaction that the handler has begun by
+//! itself after that and in which its SQL was refused, or whose connection is gone.)
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<axum::Router, Box<dyn std::error::Error>> {
@@ -42,18 +51,19 @@
 //! The pool must be one of the store's own database. An answer must fit into the policy's
 //! `response_bytes_max`, and be whole: it is settled before it is sent.
 
+mod lend;
+
 use std::future::poll_fn;
-use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::request::Parts;
+use http::response;
 use retrysafe_core::Engine;
 use retrysafe_core::policy::{End, Policy, Said};
 use retrysafe_core::problem::Refusal;
@@ -65,6 +75,10 @@ use sqlx::{PgPool, Postgres};
 use crate::layer::Attempt;
 use crate::stores::postgres::PostgresStore;
 
+use self::lend::{Slot, TransactionPlace};
+
+pub use self::lend::Tx;
+
 type Transaction = sqlx::Transaction<'static, Postgres>;
 
 /// Hands transactions to handlers, and commits them with their answers.
@@ -75,23 +89,25 @@ pub struct Transactions {
     policy: Arc<Policy>,
 }
 
+/// Why an answer cannot be settled.
+const NOT_WHOLE: &str =
+    "the answer broke off or is too large to be settled, and what led to it is undone";
+
+/// Why an answer is not believed.
+const ENDED: &str = "the handler has ended its transaction by itself, and nobody knows what it \
+                     did after that: it must not send COMMIT or ROLLBACK";
+
 /// The database did not take what the handler did.
 const NOT_DONE: Refusal = Refusal::StoreUnavailable { retry_after: ASK_AGAIN_SOON };
 
-/// The transaction of one request. What is done in it is committed with the answer, or not at all.
-pub struct Tx {
-    /// Always there until the drop.
-    transaction: Option<Transaction>,
-    slot: Slot,
-}
-
-/// Where a transaction is while its handler does not have it.
-#[derive(Clone)]
-struct Slot {
-    pool: PgPool,
-    engine: Engine<PostgresStore>,
-    policy: Arc<Policy>,
-    back: Arc<Mutex<Option<Transaction>>>,
+/// What is left of the transaction that a handler was given.
+enum TransactionRemains {
+    /// It is open. Or nobody can be asked any more: then the connection is gone, and the server undoes it.
+    Open,
+    /// The server has refused a statement of the handler, and commits nothing of it.
+    Aborted,
+    /// The handler has ended it. What came after that is undone by nobody.
+    Ended,
 }
 
 impl Transactions {
@@ -109,38 +125,34 @@ impl Transactions {
 
     /// The middleware itself, for `axum::middleware::from_fn_with_state`.
     pub async fn run(State(this): State<Self>, mut request: Request, next: Next) -> Response {
-        let slot = Slot {
-            pool: this.pool.clone(),
-            engine: this.engine.clone(),
-            policy: Arc::clone(&this.policy),
-            back: Arc::default(),
-        };
+        let slot = Slot::new(&this);
         request.extensions_mut().insert(slot.clone());
         let attempt = request.extensions().get::<Attempt>().cloned();
-        let ended = unpanicked(next.run(request)).await;
-        let held = slot.back.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (response, held) = match (ended, held) {
-            (Ok(response), held) => (response, held),
-            (Err(_), Some(transaction)) => {
-                let response = this.refusal("the handler panicked, and what it did is undone");
-                let said = attempt.and_then(|attempt| attempt.said());
-                return undone(transaction, response, said).await;
-            }
-            // Without a transaction to undo, a panic proves nothing.
-            (Err(panic), None) => std::panic::resume_unwind(panic),
+        let response = match unpanicked(next.run(request)).await {
+            // Who still has it may be the body, which works in it until its last byte.
+            Ok(response) if slot.is_lent() => this.whole(response, attempt.as_ref()).await,
+            Ok(response) => response,
+            Err(panic) => match slot.close() {
+                TransactionPlace::Parked(transaction) => {
+                    return this.panicked(transaction, attempt).await;
+                }
+                // Without a transaction to undo, a panic proves nothing.
+                TransactionPlace::Nowhere | TransactionPlace::Lent | TransactionPlace::Closed => {
+                    std::panic::resume_unwind(panic)
+                }
+            },
         };
-        match (held, attempt) {
-            (None, _) => response,
-            (Some(transaction), Some(attempt)) => this.end(transaction, &attempt, response).await,
-            // A request without a key: nothing to settle, the answer alone decides.
-            (Some(transaction), None) => {
-                if !response.status().is_success() {
-                    return undone(transaction, response, None).await;
-                }
-                match transaction.commit().await {
-                    Ok(()) => response,
-                    Err(error) => failed(&error, &this.policy),
-                }
+        match (slot.close(), attempt) {
+            (TransactionPlace::Nowhere | TransactionPlace::Closed, _) => response,
+            // It is still open, so nothing is undone.
+            (TransactionPlace::Lent, _) => {
+                this.doubted("the answer is there, and somebody still has the transaction")
+            }
+            (TransactionPlace::Parked(transaction), Some(attempt)) => {
+                this.end(transaction, &attempt, response).await
+            }
+            (TransactionPlace::Parked(transaction), None) => {
+                this.end_without_key(transaction, response).await
             }
         }
     }
@@ -150,14 +162,51 @@ impl Transactions {
         refused(&Refusal::HandlerFailed(why), &self.policy)
     }
 
-    async fn end(&self, mut tx: Transaction, attempt: &Attempt, response: Response) -> Response {
+    /// Nobody knows what became of the transaction, for this reason.
+    fn doubted(&self, why: &'static str) -> Response {
+        tracing::warn!("{why}");
+        let mut told = self.refusal(why);
+        told.extensions_mut().insert(Said::Unknown);
+        told
+    }
+
+    /// The answer with its body read to the end, or a refusal.
+    async fn whole(&self, response: Response, attempt: Option<&Attempt>) -> Response {
         let (parts, body) = response.into_parts();
-        let Ok(body) = to_bytes(body, self.policy.response_bytes_max).await else {
-            let told =
-                self.refusal("the answer is too large to be settled, and what led to it is undone");
-            return undone(tx, told, attempt.said()).await;
+        let said = said_of(&parts, attempt);
+        match to_bytes(body, self.policy.response_bytes_max).await {
+            Ok(body) => Response::from_parts(parts, Body::from(body)),
+            Err(_) => marked_undone(self.refusal(NOT_WHOLE), said),
+        }
+    }
+
+    async fn panicked(&self, mut tx: Transaction, attempt: Option<Attempt>) -> Response {
+        match remains_of(&mut tx, attempt.as_ref()).await {
+            TransactionRemains::Open | TransactionRemains::Aborted => {
+                let response = self.refusal("the handler panicked, and what it did is undone");
+                undone(tx, response, attempt.and_then(|attempt| attempt.said())).await
+            }
+            TransactionRemains::Ended => {
+                roll_back(tx).await;
+                self.doubted(ENDED)
+            }
+        }
+    }
+
+    async fn end(&self, mut tx: Transaction, attempt: &Attempt, response: Response) -> Response {
+        let is_aborted = match remains_of(&mut tx, Some(attempt)).await {
+            TransactionRemains::Open => false,
+            TransactionRemains::Aborted => true,
+            TransactionRemains::Ended => {
+                roll_back(tx).await;
+                return self.not_believed(response);
+            }
         };
-        let said = parts.extensions.get::<Said>().copied().or_else(|| attempt.said());
+        let (parts, body) = response.into_parts();
+        let said = said_of(&parts, Some(attempt));
+        let Ok(body) = to_bytes(body, self.policy.response_bytes_max).await else {
+            return undone(tx, self.refusal(NOT_WHOLE), said).await;
+        };
         let set_cookie = self.policy.keep_set_cookie;
         let kept = StoredResponse::keep(parts.status, &parts.headers, body.clone(), set_cookie);
         let end = End::Answered { response: kept, by_upstream: false, said };
@@ -172,9 +221,7 @@ impl Transactions {
             }
             // The handler knows that its SQL was refused, and says what that means. Nothing of the
             // transaction can be committed, so the layer keeps the answer by itself.
-            Outcome::Completed(_)
-                if response.status().is_client_error() && is_aborted(&mut tx).await =>
-            {
+            Outcome::Completed(_) if response.status().is_client_error() && is_aborted => {
                 roll_back(tx).await;
                 return response;
             }
@@ -196,6 +243,36 @@ impl Transactions {
             Ok(()) => response,
             Err(error) => self.doubt(attempt, response, &error).await,
         }
+    }
+
+    /// A request without a key: nothing is settled, and the answer alone decides.
+    async fn end_without_key(&self, mut tx: Transaction, response: Response) -> Response {
+        let status = response.status();
+        if status.is_client_error() || status.is_server_error() {
+            return undone(tx, response, None).await;
+        }
+        match remains_of(&mut tx, None).await {
+            // The server would take a COMMIT, and roll back.
+            TransactionRemains::Aborted => {
+                return undone(tx, refused(&NOT_DONE, &self.policy), None).await;
+            }
+            TransactionRemains::Open | TransactionRemains::Ended => {}
+        }
+        match tx.commit().await {
+            Ok(()) => response,
+            Err(error) => failed(&error, &self.policy),
+        }
+    }
+
+    /// The answer of a handler that has ended its transaction. A failure is told as it is.
+    fn not_believed(&self, mut response: Response) -> Response {
+        let status = response.status();
+        if !status.is_client_error() && !status.is_server_error() {
+            return self.doubted(ENDED);
+        }
+        tracing::warn!("{ENDED}");
+        response.extensions_mut().insert(Said::Unknown);
+        response
     }
 
     /// A commit that failed: refused by the server, it is rolled back. Without an answer, the record
@@ -235,8 +312,12 @@ async fn unpanicked<T>(handler: impl Future<Output = T>) -> std::thread::Result<
 
 /// Undoes the transaction and says so: another try is safe, unless the handler itself has said that
 /// nobody knows, which is about more than its transaction.
-async fn undone(transaction: Transaction, mut response: Response, said: Option<Said>) -> Response {
+async fn undone(transaction: Transaction, response: Response, said: Option<Said>) -> Response {
     roll_back(transaction).await;
+    marked_undone(response, said)
+}
+
+fn marked_undone(mut response: Response, said: Option<Said>) -> Response {
     match said {
         Some(Said::Unknown) => {
             response.extensions_mut().insert(Said::Unknown);
@@ -253,12 +334,44 @@ async fn undone(transaction: Transaction, mut response: Response, said: Option<S
 /// The SQLSTATE of a statement in a transaction that can only be rolled back.
 const IN_FAILED_TRANSACTION: &str = "25P02";
 
-/// Whether a statement of the handler has failed, so that the server commits nothing of the transaction.
-async fn is_aborted(transaction: &mut Transaction) -> bool {
+/// What the handler says about its outcome: its answer's word comes before its own.
+fn said_of(parts: &response::Parts, attempt: Option<&Attempt>) -> Option<Said> {
+    parts.extensions.get::<Said>().copied().or_else(|| attempt?.said())
+}
+
+/// Whether this is the transaction that was guarded for this record.
+const IS_GUARDED: &str = "SELECT EXISTS (SELECT FROM retrysafe.guard g
+    WHERE g.txid = pg_current_xact_id_if_assigned() AND g.id = $1)";
+
+/// Without a key nothing is guarded, and only whether the transaction can still be committed is asked.
+const IS_ALIVE: &str = "SELECT true";
+
+/// Looks for the guard of a transaction: it goes with the transaction, however that ends.
+async fn remains_of(
+    transaction: &mut Transaction,
+    attempt: Option<&Attempt>,
+) -> TransactionRemains {
+    let question = match attempt {
+        Some(attempt) => sqlx::query_scalar(IS_GUARDED).bind(attempt.id().as_bytes().to_vec()),
+        None => sqlx::query_scalar(IS_ALIVE),
+    };
     // Asked without a name, as everything here: a pooler may stand in between.
-    let asked = sqlx::query("SELECT 1").persistent(false).execute(&mut **transaction).await;
-    let refusal = asked.as_ref().err().and_then(sqlx::Error::as_database_error);
-    refusal.is_some_and(|refusal| refusal.code().as_deref() == Some(IN_FAILED_TRANSACTION))
+    match question.persistent(false).fetch_one(&mut **transaction).await {
+        Ok(true) => TransactionRemains::Open,
+        Ok(false) => TransactionRemains::Ended,
+        Err(error) => {
+            let refusal = error.as_database_error();
+            let code = refusal.and_then(|refusal| refusal.code());
+            // Whatever the server refuses, it aborts the transaction. With a key the settle finds that out and says more.
+            if code.as_deref() == Some(IN_FAILED_TRANSACTION)
+                || attempt.is_none() && refusal.is_some()
+            {
+                TransactionRemains::Aborted
+            } else {
+                TransactionRemains::Open
+            }
+        }
+    }
 }
 
 async fn roll_back(transaction: Transaction) {
@@ -276,57 +389,4 @@ fn failed(error: &dyn std::error::Error, policy: &Policy) -> Response {
     let mut response = refused(&NOT_DONE, policy);
     response.extensions_mut().insert(Said::Retryable);
     response
-}
-
-impl Deref for Tx {
-    type Target = Transaction;
-
-    fn deref(&self) -> &Transaction {
-        match &self.transaction {
-            Some(transaction) => transaction,
-            None => unreachable!("it is only taken by the drop"),
-        }
-    }
-}
-
-impl DerefMut for Tx {
-    fn deref_mut(&mut self) -> &mut Transaction {
-        match &mut self.transaction {
-            Some(transaction) => transaction,
-            None => unreachable!("it is only taken by the drop"),
-        }
-    }
-}
-
-impl Drop for Tx {
-    fn drop(&mut self) {
-        *self.slot.back.lock().unwrap_or_else(PoisonError::into_inner) = self.transaction.take();
-    }
-}
-
-impl std::fmt::Debug for Tx {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tx").finish_non_exhaustive()
-    }
-}
-
-/// Refuses with 500 where the middleware is missing, and with 503 where the pool has no connection.
-impl<S: Send + Sync> FromRequestParts<S> for Tx {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        let Some(slot) = parts.extensions.get::<Slot>().cloned() else {
-            let told = "this handler needs a transaction: is the middleware there";
-            return Err(refused(&Refusal::HandlerFailed(told), &Policy::default()));
-        };
-        // Nothing was begun, so nothing was done.
-        let mut transaction =
-            slot.pool.begin().await.map_err(|error| failed(&error, &slot.policy))?;
-        // Nobody but the end of the request may commit it, by hand or past a savepoint.
-        if let Some(attempt) = parts.extensions.get::<Attempt>() {
-            let guarded = slot.engine.guard_in(&mut transaction, attempt.id(), attempt.fence());
-            guarded.await.map_err(|error| failed(&error, &slot.policy))?;
-        }
-        Ok(Self { transaction: Some(transaction), slot })
-    }
 }

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retrysafe::stores::clock::{Clock, Hand};
-use retrysafe::stores::disk::{DiskOptions, DiskStore, OpenError, doctor, salvage};
+use retrysafe::stores::disk::{DiskOptions, DiskStore, Durability, OpenError, doctor, salvage};
 use retrysafe_core::Store as _;
 use retrysafe_core::conformance::{Bench, Damage, Owners, Reopen, Still};
 use retrysafe_core::scope::Id;
+use retrysafe_core::store::{PAGE_MAX, Query};
 use retrysafe_core::time::Time;
 use tempfile::TempDir;
 
@@ -233,5 +234,37 @@ fn first(scope: &retrysafe_core::Scope, number: u64) -> retrysafe_core::record::
         lease: Duration::from_secs(60),
         owner: number,
         request_id: None,
+        flow: None,
     }
+}
+
+/// More records than are looked at for one page, twice over: those that are passed over must be the older ones.
+#[test]
+fn the_latest_of_many_records_come_first_page_after_page() {
+    const RECORDS: u64 = 10_000;
+    let folder = tempfile::tempdir().unwrap();
+    let store = DiskOptions::new().durability(Durability::Process).open(folder.path()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let seen = runtime.block_on(async {
+        let scope = retrysafe_core::Scope::of([("tenant", &b"acme"[..])]);
+        let inserts = (0..RECORDS).map(|number| {
+            let (store, first) = (store.clone(), first(&scope, number));
+            tokio::spawn(async move { store.insert(first).await.unwrap() })
+        });
+        for insert in inserts.collect::<Vec<_>>() {
+            insert.await.unwrap();
+        }
+        let mut seen = Vec::new();
+        let mut query = Query { limit: PAGE_MAX, ..Query::default() };
+        loop {
+            let page = store.latest(query.clone()).await.unwrap().value;
+            seen.extend(page.records.iter().map(|record| record.version));
+            match page.next {
+                Some(cursor) => query.after = Some(cursor),
+                None => return seen,
+            }
+        }
+    });
+    assert_eq!(seen.len() as u64, RECORDS);
+    assert!(seen.is_sorted_by(|newer, older| newer > older), "{seen:?}");
 }

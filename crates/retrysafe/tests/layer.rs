@@ -19,6 +19,10 @@ mod callers;
 mod crowd;
 #[path = "layer/cuts.rs"]
 mod cuts;
+#[path = "layer/gate.rs"]
+mod gate;
+#[path = "layer/known_replays.rs"]
+mod known_replays;
 #[path = "layer/leaving.rs"]
 mod leaving;
 #[path = "layer/observed.rs"]

@@ -7,6 +7,8 @@
     reason = "a test may fail"
 )]
 
+#[path = "layer_upkeep/asking.rs"]
+mod asking;
 #[path = "layer_upkeep/troubles.rs"]
 mod troubles;
 
@@ -19,7 +21,7 @@ use http::StatusCode;
 use retrysafe::stores::clock::{Clock, Hand};
 use retrysafe::stores::memory::MemoryStore;
 use retrysafe::upkeep::{
-    Lookup, Reconciled, Reconciler, Reconciliation, Schedule, Upkeep, dead_letters,
+    Lookup, LookupPauses, Reconciled, Reconciler, Reconciliation, Schedule, Upkeep, dead_letters,
 };
 use retrysafe_core::engine::{Ask, Begun, Engine, Lease};
 use retrysafe_core::fingerprint::{Fingerprint, RulesId};
@@ -194,10 +196,8 @@ fn provider(knows: impl IntoIterator<Item = (Id, Lookup)>) -> Provider {
 }
 
 fn schedule(after: &[u64]) -> Schedule {
-    Schedule {
-        after: after.iter().map(|seconds| Duration::from_secs(*seconds)).collect(),
-        ..Schedule::default()
-    }
+    let times: Vec<Duration> = after.iter().map(|seconds| Duration::from_secs(*seconds)).collect();
+    Schedule { pauses: LookupPauses::between(&times).unwrap(), ..Schedule::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,6 +295,7 @@ async fn a_leap_of_the_stores_clock_is_no_settle_time() {
     hand.advance(Duration::from_secs(400 * 86_400));
     assert_eq!(rounds.round().await.unwrap().asked, 1);
     assert_eq!(record(&store, id).await.standing(), Standing::Unknown);
+    hand.advance(Duration::from_secs(1));
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(rounds.round().await.unwrap().resolved, 1);
 }
@@ -307,6 +308,7 @@ async fn the_last_lookup_waits_for_the_settle_time() {
     let mut asked = 0;
     for _ in 0..9 {
         tokio::time::advance(Duration::from_secs(1)).await;
+        hand.advance(Duration::from_secs(1));
         asked += rounds.round().await.unwrap().asked;
     }
     assert_eq!((asked, record(&store, id).await.lookups()), (2, 2), "of three");

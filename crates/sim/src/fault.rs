@@ -126,6 +126,86 @@ faults! {
     WithdrawsAnybody "withdraws-anybody" breaks S14 within 5_000,
     /// A server that took another's place grants at once.
     NoQuarantine "no-quarantine" breaks S25 within 1_000,
+    /// "Not found" counts after the settle time of a provider whose lookups are never behind.
+    SettleWithoutLag "settle-without-lag" breaks S13 within 5_000,
+    /// The last lookup of the schedule closes the record, though it has shown nothing.
+    LastLookupCloses "last-lookup-closes" breaks S13 within 1_000,
+    /// A webhook decides a record that was decided.
+    WebhookDecidesAgain "webhook-decides-again" breaks S30 within 1_000,
+    /// A lookup that contradicts a verdict flips it.
+    ContradictionFlips "contradiction-flips" breaks S30 within 5_000,
+    /// A webhook that comes before its record is unknown is dropped.
+    EarlyWebhookDropped "early-webhook-dropped" breaks R1 within 5_000,
+    /// A webhook is acknowledged before it is kept.
+    AcknowledgedUnkept "acknowledged-unkept" breaks R1 within 20_000,
+    /// A flow goes on with a call after its provider has forgotten the key.
+    ForgottenKeyResumed "forgotten-key-resumed" breaks F1 within 5_000,
+    /// A flow goes on with a call to a provider that takes no key.
+    UnkeyedCallResumed "unkeyed-call-resumed" breaks F1 within 5_000,
+    /// A flow goes on with other bytes under the same key.
+    OtherBytesSent "other-bytes-sent" breaks F5 within 5_000,
+    /// Two owners advance one flow: an advance looks at neither fence nor version.
+    TwoOwnersAdvance "two-owners-advance" breaks S28 within 5_000,
+    /// A phase's output is visible without its recovery point.
+    OutputApart "output-apart" breaks S28 within 1_000,
+    /// A late owner advances a flow that is unknown by now.
+    LateOwnerAdvances "late-owner-advances" breaks F2 within 5_000,
+    /// An advance goes back: a renewal writes the flow as it was a step ago.
+    AdvanceGoesBack "advance-goes-back" breaks F2 within 5_000,
+    /// A takeover that is withdrawn frees the record.
+    WithdrawnTakeoverFrees "withdrawn-takeover-frees" breaks F3 within 5_000,
+    /// A flow that may be tried again has forgotten its phases.
+    FailureForgetsPhases "failure-forgets-phases" breaks S28 within 5_000,
+    /// The reaper takes flows that are not finished.
+    ReaperTakesFlows "reaper-takes-flows" breaks F7 within 5_000,
+    /// A call is sent without the check before the wire.
+    UncheckedSend "unchecked-send" breaks F1 within 5_000,
+    /// Under a first-sent mark whatever should end a lease frees the record.
+    MarkSettledAway "mark-settled-away" breaks F3 within 5_000,
+    /// Evidence that a call was executed completes its flow.
+    FactCompletes "fact-completes" breaks F8 within 5_000,
+    /// A process goes on with a flow of a version that it does not know.
+    RunsUnknownVersion "runs-unknown-version" breaks F9 within 5_000,
+    /// Each attempt at a call has a downstream key of its own.
+    NewKeyPerAttempt "new-key-per-attempt" breaks F1 within 5_000,
+    /// A flow is taken over from an owner whose lease is live.
+    LiveLeaseTakenOver "live-lease-taken-over" breaks S10 within 5_000,
+    /// Nobody finishes a flow whose caller does not come back.
+    NoCompleter "no-completer" breaks L1 within 5_000,
+    /// An effect is sent without the check before the wire.
+    EffectUncheckedSend "effect-no-check-before-the-wire" breaks O8 within 1_000,
+    /// An effect that was sent and failed too often is dead.
+    EffectDeadAfterSend "effect-dead-after-a-send" breaks O4 within 1_000,
+    /// Whoever says how a delivery ended is not asked for the fence.
+    EffectFinishUnfenced "effect-no-fence-on-finish" breaks O7 within 1_000,
+    /// The number of failures takes the place of the fence.
+    EffectAttemptAsFence "effect-attempt-as-fence" breaks O7 within 1_000,
+    /// The sent mark is written after the answer.
+    EffectMarkAfterSend "effect-mark-after-send" breaks O8 within 1_000,
+    /// A dead effect can be requeued after its receiver has forgotten the key.
+    EffectRequeuePastMemory "effect-requeue-past-the-memory" breaks O9 within 1_000,
+    /// An effect does not wait for the one before it in its lane.
+    EffectLaneOvertaken "effect-lane-overtaken" breaks O6 within 1_000,
+    /// A claim reads what is due, and writes later, without a lock.
+    EffectClaimUnlocked "effect-claim-without-lock" breaks O7 within 1_000,
+    /// A delivery may take longer than its lease, and nobody renews it.
+    EffectLeaseNotRenewed "effect-lease-without-renewal" breaks O10 within 1_000,
+    /// A worker looks for effects only when it is told that there are some.
+    EffectNotifyAsTruth "effect-notify-as-truth" breaks O2 within 1_000,
+    /// An effect whose receiver takes no key is sent again.
+    EffectUnkeyedResent "effect-unkeyed-resent" breaks O1 within 1_000,
+    /// Each delivery moves the time of the first one.
+    EffectMarkMoves "effect-mark-moves" breaks O9 within 1_000,
+    /// "No effect" clears the mark of a worker whose packet may be on its way.
+    EffectAnyMarkCleared "effect-any-mark-cleared" breaks O9 within 1_000,
+    /// An effect that may have been sent can be taken back.
+    EffectCancelAfterSend "effect-cancel-after-a-send" breaks O4 within 1_000,
+    /// "Not known to its receiver" counts at once.
+    EffectAbsenceAtOnce "effect-absence-at-once" breaks O1 within 5_000,
+    /// Nobody ends the leases of dead workers.
+    EffectNoSweeper "effect-no-sweeper" breaks O2 within 1_000,
+    /// Each delivery has a downstream key of its own.
+    EffectNewKeyPerDelivery "effect-new-key-per-delivery" breaks O1 within 1_000,
 }
 
 impl Fault {
@@ -151,7 +231,25 @@ impl Fault {
             | Self::KeptForNoTime
             | Self::LateResultOverwrites
             | Self::VerdictReversed
-            | Self::WithdrawalDoubts => true,
+            | Self::WithdrawalDoubts
+            | Self::WebhookDecidesAgain
+            | Self::ContradictionFlips
+            | Self::ForgottenKeyResumed
+            | Self::UnkeyedCallResumed
+            | Self::OtherBytesSent
+            | Self::WithdrawnTakeoverFrees
+            | Self::UncheckedSend
+            | Self::MarkSettledAway
+            | Self::FactCompletes
+            | Self::EffectUncheckedSend
+            | Self::EffectDeadAfterSend
+            | Self::EffectFinishUnfenced
+            | Self::EffectAttemptAsFence
+            | Self::EffectRequeuePastMemory
+            | Self::EffectUnkeyedResent
+            | Self::EffectMarkMoves
+            | Self::EffectAnyMarkCleared
+            | Self::EffectCancelAfterSend => true,
             Self::CheckThenAct
             | Self::NoFence
             | Self::FailOpen
@@ -175,15 +273,102 @@ impl Fault {
             | Self::DisconnectCancels
             | Self::ResumesOldFence
             | Self::WithdrawsAnybody
-            | Self::NoQuarantine => false,
+            | Self::NoQuarantine
+            | Self::SettleWithoutLag
+            | Self::LastLookupCloses
+            | Self::EarlyWebhookDropped
+            | Self::AcknowledgedUnkept
+            | Self::TwoOwnersAdvance
+            | Self::OutputApart
+            | Self::LateOwnerAdvances
+            | Self::AdvanceGoesBack
+            | Self::FailureForgetsPhases
+            | Self::ReaperTakesFlows
+            | Self::RunsUnknownVersion
+            | Self::NewKeyPerAttempt
+            | Self::LiveLeaseTakenOver
+            | Self::NoCompleter
+            | Self::EffectMarkAfterSend
+            | Self::EffectLaneOvertaken
+            | Self::EffectClaimUnlocked
+            | Self::EffectLeaseNotRenewed
+            | Self::EffectNotifyAsTruth
+            | Self::EffectAbsenceAtOnce
+            | Self::EffectNoSweeper
+            | Self::EffectNewKeyPerDelivery => false,
         }
+    }
+
+    /// Whether it can show in a flow alone.
+    pub const fn is_about_flows(self) -> bool {
+        matches!(
+            self,
+            Self::ForgottenKeyResumed
+                | Self::UnkeyedCallResumed
+                | Self::OtherBytesSent
+                | Self::TwoOwnersAdvance
+                | Self::OutputApart
+                | Self::LateOwnerAdvances
+                | Self::AdvanceGoesBack
+                | Self::WithdrawnTakeoverFrees
+                | Self::FailureForgetsPhases
+                | Self::ReaperTakesFlows
+                | Self::UncheckedSend
+                | Self::MarkSettledAway
+                | Self::FactCompletes
+                | Self::RunsUnknownVersion
+                | Self::NewKeyPerAttempt
+                | Self::LiveLeaseTakenOver
+                | Self::NoCompleter
+        )
+    }
+
+    /// Whether it can show in a history about reconciliation over a month alone.
+    pub const fn is_about_provider(self) -> bool {
+        matches!(
+            self,
+            Self::SettleWithoutLag
+                | Self::LastLookupCloses
+                | Self::WebhookDecidesAgain
+                | Self::ContradictionFlips
+                | Self::EarlyWebhookDropped
+                | Self::AcknowledgedUnkept
+        )
+    }
+
+    /// Whether it can show in a history of effects alone.
+    pub const fn is_about_effects(self) -> bool {
+        matches!(
+            self,
+            Self::EffectUncheckedSend
+                | Self::EffectDeadAfterSend
+                | Self::EffectFinishUnfenced
+                | Self::EffectAttemptAsFence
+                | Self::EffectMarkAfterSend
+                | Self::EffectRequeuePastMemory
+                | Self::EffectLaneOvertaken
+                | Self::EffectClaimUnlocked
+                | Self::EffectLeaseNotRenewed
+                | Self::EffectNotifyAsTruth
+                | Self::EffectUnkeyedResent
+                | Self::EffectMarkMoves
+                | Self::EffectAnyMarkCleared
+                | Self::EffectCancelAfterSend
+                | Self::EffectAbsenceAtOnce
+                | Self::EffectNoSweeper
+                | Self::EffectNewKeyPerDelivery
+        )
     }
 
     /// Whether it changes how records are inserted.
     pub const fn is_about_insert(self) -> bool {
         matches!(
             self,
-            Self::CheckThenAct | Self::CacheGrants | Self::PrintDropped | Self::UnknownReruns
+            Self::CheckThenAct
+                | Self::CacheGrants
+                | Self::PrintDropped
+                | Self::UnknownReruns
+                | Self::LiveLeaseTakenOver
         )
     }
 }

@@ -5,7 +5,11 @@
 //! write, by the upstream when it takes effect, at the sockets of gateways and clients. The product
 //! writes nothing into it, and the checker reads nothing else.
 
+mod effects;
+
 use retrysafe_core::record::{Becomes, Happened, Standing, Write};
+
+pub use effects::{EffectEvent, EffectMark, EffectRole, EffectWrote, EndSeen, EvidenceSeen, Place};
 
 /// What the store's clock shows when the recorder's shows zero. It can be turned back from there.
 pub const STORE_EPOCH_MS: u64 = 1_000_000_000_000;
@@ -124,6 +128,29 @@ pub enum What {
     /// The upstream will refuse this fence and all before it.
     Burnt { key: u8, fence: u32 },
 
+    /// A transaction of a flow writes the rows of a phase. The recovery point that follows is of the same
+    /// commit.
+    Rows { key: u8, phase: u8, rows: u8 },
+    /// How far the flow of a record has come after the write that follows.
+    Flow(FlowSeen),
+    /// A gateway that does not know the version of a flow leaves it alone.
+    FlowHeld { key: u8, version: u8 },
+    /// A gateway sends a charge to the provider, with the digest of its bytes.
+    ChargeSent { charge: u16, key: u8, phase: u8, fence: u32, digest: u8, gateway: u8, epoch: u16 },
+    /// The provider has made it: the ground truth.
+    ChargeMade { charge: u16 },
+    /// The provider has declined it, for good.
+    ChargeDeclined { charge: u16 },
+    /// A gateway says that not a byte of its charge has left.
+    ChargeNotSent { key: u8, phase: u8, fence: u32 },
+    /// A gateway has other bytes than those of the first attempt, and sends nothing.
+    OtherBytesRefused { key: u8, fence: u32 },
+    /// A gateway repeats an advance whose acknowledgement was lost.
+    AdvanceRepeated { key: u8, fence: u32 },
+    /// A gateway ends a flow's run between two phases, because it is being stopped.
+    FlowStopped { key: u8, fence: u32 },
+    /// Something about an effect of the outbox.
+    Outbox(EffectEvent),
     /// The store applies a write.
     Wrote(Wrote),
     /// The store deletes an expired record.
@@ -132,6 +159,14 @@ pub enum What {
     Deleted { key: u8 },
     /// What became of a verdict.
     Ruled { key: u8, fence: u32, done: bool },
+    /// The upstream has answered a lookup of a fence: it knows an effect, or none so far.
+    Looked { key: u8, fence: u32, found: bool },
+    /// A report of the provider about an effect is lost on its way.
+    NoticeLost { exec: u16 },
+    /// A report of the provider is acknowledged: it is kept, perhaps not for the first time.
+    NoticeKept { key: u8, fence: u32, again: bool },
+    /// A report of the provider has decided.
+    NoticeDecided { key: u8, fence: u32 },
     /// A reconciler has given up on a record: a person must decide.
     DeadLettered { key: u8, fence: u32 },
 }
@@ -163,6 +198,32 @@ pub struct Wrote {
     pub until: u64,
 }
 
+/// How far a flow has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowSeen {
+    /// Of which record.
+    pub key: u8,
+    /// The version of its code.
+    pub version: u8,
+    /// How many phases are over.
+    pub phase: u8,
+    /// What the last of them has left; [`NONE`] before the first.
+    pub output: u16,
+    /// The first-sent mark, while it stands.
+    pub mark: Option<MarkSeen>,
+}
+
+/// A first-sent mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkSeen {
+    /// The fence of its owner.
+    pub set_by: u32,
+    /// Which bytes are sent.
+    pub digest: u8,
+    /// Until when the same may be sent again, by the store's clock. None: never.
+    pub until: Option<u64>,
+}
+
 /// Who asks the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct By {
@@ -179,6 +240,8 @@ pub struct By {
 pub enum Role {
     /// To begin, for a connection.
     Begin { conn: u16 },
+    /// To begin what its caller has left.
+    Completer,
     /// To take back an ambiguous begin.
     Withdraw,
     /// As the owner who began with this fence.
@@ -210,6 +273,8 @@ pub enum Act {
     Renewed,
     /// The same, and the head of an answer that will not be kept whole.
     HeadKept,
+    /// A step of a flow.
+    Advanced,
     /// An outcome by its owner, or a withdrawal.
     Settled,
     /// Unknown without a word from the owner.
@@ -235,6 +300,10 @@ pub enum Found {
     Burnt,
     /// Nothing, after the settle time.
     Absence,
+    /// The provider's word that it has declined a charge.
+    Declined,
+    /// The application's own tables: nothing of it was ever committed.
+    NoRows,
     /// A person's word that it was executed.
     OperatorSaysDone,
     /// A person's word that it was not.
@@ -311,8 +380,8 @@ impl Act {
         match (&write.becomes, &write.what) {
             (Becomes::Begun { .. }, _) => Self::Began,
             (Becomes::HeadKept { .. }, _) => Self::HeadKept,
-            // An owner's step in a flow is as a renewal: the same owner goes on.
-            (_, None | Some(Happened::Advanced(_))) => Self::Renewed,
+            (_, None) => Self::Renewed,
+            (_, Some(Happened::Advanced(_))) => Self::Advanced,
             (_, Some(Happened::Began(_))) => Self::Began,
             (_, Some(Happened::Settled(..))) => Self::Settled,
             (_, Some(Happened::Doubted(_))) => Self::Doubted,

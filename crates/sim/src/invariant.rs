@@ -57,6 +57,27 @@ invariants! {
     S26 "the cache serves nothing that the store would not",
     S30 "what is decided stays decided",
     S38 "a client uses one key per call, stops when told to, and does not take doubt for failure",
+    S28 "the rows of a phase are there whole, once, and in the commit of its recovery point",
+    F1 "a call of a flow takes effect at most once, but for what an operator released",
+    F2 "a recovery point moves forward, one phase at a time, and by its owner alone",
+    F3 "a first-sent mark ends with the call's result, its setter's word that nothing was sent, or evidence",
+    F4 "no call is sent but by the owner, under its mark, on a live lease",
+    F5 "no other bytes are sent under one key",
+    F6 "nobody goes on with a call past what its provider remembers",
+    F7 "a flow that holds work is neither reaped nor freed before it is completed",
+    F8 "a completed flow has run each of its phases, and a call's result is that of its effect",
+    F9 "a flow is run by those alone who know its version",
+    O1 "an effect happens once at the most",
+    O2 "no effect that was committed is lost, and none that was not is sent",
+    O3 "what is delivered has happened",
+    O4 "what is dead or cancelled has not happened, and will not",
+    O5 "an effect is unknown only if it may have been sent and must not be sent again",
+    O6 "effects of a lane are sent and happen one after the other, in their order",
+    O7 "an effect's fence rises with every claim and decision, and who lost it changes nothing",
+    O8 "an effect is sent only under a claim and its mark, on a live lease, while its receiver remembers the key",
+    O9 "a sent mark ends with its setter's word that nothing was sent, or with evidence",
+    O10 "an effect's lease ends without a word only if its worker died, stood still or did not reach the store",
+    R1 "what a provider was told to be kept decides the attempt that it is about, if nobody else has",
     L1 "a record of a dead owner leaves in_progress",
     L2 "a patient client gets its answer",
     L3 "every unknown is decided or on a person's list",
@@ -95,6 +116,27 @@ impl Invariant {
             | Self::S24
             | Self::S25
             | Self::S26
+            | Self::S28
+            | Self::F1
+            | Self::F2
+            | Self::F3
+            | Self::F4
+            | Self::F5
+            | Self::F6
+            | Self::F7
+            | Self::F8
+            | Self::F9
+            | Self::O1
+            | Self::O2
+            | Self::O3
+            | Self::O4
+            | Self::O5
+            | Self::O6
+            | Self::O7
+            | Self::O8
+            | Self::O9
+            | Self::O10
+            | Self::R1
             | Self::S38
             | Self::L1
             | Self::L2

@@ -5,8 +5,9 @@
 //! crash and pause, messages are lost, late or doubled, clocks leap, upstreams answer late, wrongly
 //! or not at all. A separate checker judges each history by the project's numbered invariants.
 //!
-//! * [`options`]: what a seed expands to. [`world`]: everything outside the product, and the actors.
+//! * [`options`]: what a seed expands to, with [`flow_plan`]: which flow, [`effect_plan`]: which effects, and [`provider_plan`]: how a provider tells what it did. [`world`]: everything outside the product, and the actors.
 //! * [`history`]: what is recorded. [`checker`]: what must never happen, and what must sometimes.
+//! * [`effects`]: where effects are kept and who receives them, for both simulators.
 //! * [`shipped`]: a second simulator, which runs the published crate instead of its rules alone.
 //! * [`run`], [`replay`]: very many histories, and one. [`museum`]: faults planted to be found.
 //!
@@ -25,11 +26,15 @@
 mod chance;
 mod checker;
 mod command;
+mod effect_plan;
+mod effects;
 mod fault;
+mod flow_plan;
 mod history;
 mod invariant;
 mod museum;
 mod options;
+mod provider_plan;
 mod replay;
 mod run;
 mod runner;

@@ -31,7 +31,14 @@ pub fn visit(jobs: usize, out: &mut dyn Write) -> io::Result<bool> {
     }
     let shipped = Fault::ALL.iter().filter(|fault| fault.is_in_shipped_code()).count();
     let own = Fault::ALL.len() - shipped;
+    let of_flows = Fault::ALL.iter().filter(|fault| fault.is_about_flows()).count();
     writeln!(out, "\n{shipped} change what shipped code decided, {own} are the simulator's own.")?;
+    let of_effects = Fault::ALL.iter().filter(|fault| fault.is_about_effects()).count();
+    let of_providers = Fault::ALL.iter().filter(|fault| fault.is_about_provider()).count();
+    writeln!(
+        out,
+        "{of_flows} of them are about flows, {of_effects} about effects, {of_providers} about a provider over a month."
+    )?;
     Ok(found.len() == Fault::ALL.len() && found.iter().all(|(_, seed)| seed.is_some()))
 }
 

@@ -9,7 +9,10 @@ use std::fmt;
 use retrysafe_core::policy::{Absence, OnServerError};
 
 use crate::chance::Chance;
+use crate::effect_plan::EffectPlan;
 use crate::fault::Fault;
+use crate::flow_plan::FlowPlan;
+use crate::provider_plan::ProviderPlan;
 
 /// How many scopes there are.
 pub const SCOPES: u8 = 2;
@@ -23,6 +26,15 @@ pub const NAMES_USED: u8 = 4;
 
 /// How many gateways there are at the most.
 pub const GATEWAYS: u8 = 3;
+
+/// How many histories of a hundred are about flows.
+const FLOWS_PERCENT: u64 = 25;
+
+/// How many histories of a hundred are about effects.
+const EFFECTS_PERCENT: u64 = 15;
+
+/// How many histories of a hundred that are about neither are about reconciliation over a month.
+const PROVIDERS_PERCENT: u64 = 30;
 
 /// Everything that one history is made of.
 #[derive(Clone, Debug)]
@@ -69,6 +81,12 @@ pub struct Options {
     pub operator: bool,
     /// How often the reconciler asks before it gives up.
     pub lookups_max: u32,
+    /// The flow as which requests are executed, where they are.
+    pub flow: Option<FlowPlan>,
+    /// The effects that are delivered, where the history is about those and not about requests.
+    pub effects: Option<EffectPlan>,
+    /// How the upstream tells what it did, where the history is about reconciliation over a month.
+    pub provider: Option<ProviderPlan>,
     /// The planted fault, in the museum.
     pub fault: Option<Fault>,
 }
@@ -246,7 +264,7 @@ impl Options {
             // A cached answer cannot hear of an early end of its retention.
             kinds = kinds.without(Kind::Expire);
         }
-        Self {
+        let options = Self {
             seed,
             profile,
             kinds,
@@ -274,8 +292,64 @@ impl Options {
             webhooks: chance.percent(40),
             operator: chance.percent(60),
             lookups_max: chance.between(1, 3) as u32,
+            flow: None,
+            effects: None,
+            provider: None,
             fault,
+        };
+        options.with_flow().with_effects().with_provider()
+    }
+
+    /// Draws whether this history is about flows, and about which one. Never over a store that forgets
+    /// what it has acknowledged: flows are not for it.
+    fn with_flow(mut self) -> Self {
+        let mut chance = Chance::of(self.seed, 3);
+        let drawn = chance.percent(FLOWS_PERCENT);
+        let wanted = self.fault.map_or(drawn, Fault::is_about_flows);
+        if wanted && self.profile != Profile::FailOver {
+            self.flow = Some(FlowPlan::draw(&mut chance, self.lease_ms, self.lease_max_ms));
+            // The check before the wire counts on a clock that runs on.
+            self.kinds = self.kinds.without(Kind::GatewayClock);
         }
+        self
+    }
+
+    /// Draws whether this history is about effects, and about which.
+    fn with_effects(mut self) -> Self {
+        let mut chance = Chance::of(self.seed, 4);
+        let drawn = chance.percent(EFFECTS_PERCENT);
+        if self.fault.map_or(drawn, Fault::is_about_effects) {
+            self.flow = None;
+            self.effects = Some(EffectPlan::draw(&mut chance, self.lease_ms));
+        }
+        self
+    }
+
+    /// Draws whether this history is about reconciliation over a month. Never over a store that forgets what it has
+    /// acknowledged: events are kept in PostgreSQL, or nowhere.
+    fn with_provider(mut self) -> Self {
+        let mut chance = Chance::of(self.seed, 5);
+        let drawn = chance.percent(PROVIDERS_PERCENT);
+        let wanted = self.fault.map_or(drawn, Fault::is_about_provider);
+        let is_of_requests = self.flow.is_none() && self.effects.is_none();
+        if wanted && is_of_requests && self.profile != Profile::FailOver {
+            let plan = ProviderPlan::draw(&mut chance, self.lease_ms, self.absence);
+            if !plan.has_lookups {
+                // Whom nobody can ask shows no absence.
+                self.absence = Absence::Inconclusive;
+            }
+            // The plan's reports take the place of the simple ones.
+            self.webhooks = false;
+            (self.ttl_ms, self.lookups_max) = (plan.ttl_ms, plan.lookups_max);
+            self.provider = Some(plan);
+        }
+        self
+    }
+
+    /// By how much a lookup may be behind what was done, where an absence is proof.
+    fn lag_max_ms(&self) -> u64 {
+        let plan = self.provider.filter(|_| self.absence == Absence::Proof);
+        plan.map_or(0, |plan| plan.lag_max_ms)
     }
 
     /// How far the clocks of two servers that take turns may be apart.
@@ -304,8 +378,14 @@ impl Options {
     }
 
     /// How long after a record became unknown nothing of it can still arrive: its owner believes
-    /// in its lease, its request is under way, the upstream works, and a second for good measure.
+    /// in its lease, its request is under way, the upstream works, a lookup is behind, and a second for
+    /// good measure.
     pub fn settle_ms(&self) -> u64 {
+        self.settle_without_lag_ms() + self.lag_max_ms()
+    }
+
+    /// The same for a provider whose lookups are never behind.
+    pub fn settle_without_lag_ms(&self) -> u64 {
         self.lease_ms + self.upstream_way_max_ms() + self.upstream_work_max_ms() + 1_000
     }
 
@@ -317,6 +397,23 @@ impl Options {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.effects {
+            Some(effects) => effects.fmt(f)?,
+            None => self.write_requests(f)?,
+        }
+        if let Some(fault) = self.fault {
+            write!(f, " planted={}", fault.name())?;
+        }
+        f.write_str(" faults=")?;
+        for (at, kind) in self.kinds.iter().enumerate() {
+            write!(f, "{}{}", if at == 0 { "" } else { "," }, kind.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    fn write_requests(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "profile={} sleepers={} gateways={} scopes={} names={} calls={} lease={}ms lease_max={}ms ttl={}ms \
@@ -341,14 +438,13 @@ impl fmt::Display for Options {
             self.operator,
             self.lookups_max,
         )?;
-        if let Some(fault) = self.fault {
-            write!(f, " planted={}", fault.name())?;
+        if let Some(provider) = self.provider {
+            write!(f, " {provider}")?;
         }
-        f.write_str(" faults=")?;
-        for (at, kind) in self.kinds.iter().enumerate() {
-            write!(f, "{}{}", if at == 0 { "" } else { "," }, kind.name())?;
+        match self.flow {
+            Some(flow) => write!(f, " {flow}"),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use crate::checker::{Checker, Rules, Violation};
 use crate::fault::Fault;
-use crate::history::{Entry, What, Wrote};
+use crate::history::{Entry, FlowSeen, What, Wrote};
 use crate::invariant::Invariant;
 use crate::options::{Kinds, Options, Profile};
 use crate::runner::Runner;
@@ -137,6 +137,7 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
     let mut execs = vec![];
     let mut calls = vec![];
     let mut fences = vec![];
+    let mut charges = vec![];
     let find = |table: &[(u32, u8)], number: u32| {
         table.iter().rfind(|(known, _)| *known == number).map(|(_, key)| *key)
     };
@@ -170,7 +171,25 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
             | What::Reaped { key, .. }
             | What::Deleted { key }
             | What::Ruled { key, .. }
+            | What::Rows { key, .. }
+            | What::Flow(FlowSeen { key, .. })
+            | What::FlowHeld { key, .. }
+            | What::ChargeNotSent { key, .. }
+            | What::OtherBytesRefused { key, .. }
+            | What::AdvanceRepeated { key, .. }
+            | What::FlowStopped { key, .. }
+            | What::Looked { key, .. }
+            | What::NoticeKept { key, .. }
+            | What::NoticeDecided { key, .. }
             | What::DeadLettered { key, .. } => Some(key),
+            What::Outbox(event) => event.effect(),
+            What::ChargeSent { charge, key, .. } => {
+                charges.push((u32::from(charge), key));
+                Some(key)
+            }
+            What::ChargeMade { charge } | What::ChargeDeclined { charge } => {
+                find(&charges, u32::from(charge))
+            }
             What::RanOpen { exec, key, .. } => {
                 execs.push((u32::from(exec), key));
                 Some(key)
@@ -193,6 +212,7 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
             | What::GaveUp { exec }
             | What::Effect { exec }
             | What::Replied { exec, .. }
+            | What::NoticeLost { exec }
             | What::Panicked { exec } => find(&execs, u32::from(exec)),
             What::Booted { .. }
             | What::Crashed { .. }
@@ -215,6 +235,9 @@ fn keys_of(log: &[Entry]) -> Vec<Option<u8>> {
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>10} ms  ", self.at)?;
+        if let What::Outbox(event) = &self.what {
+            return write!(f, "{event:?}");
+        }
         let What::Wrote(wrote) = &self.what else { return write!(f, "{:?}", self.what) };
         let Wrote { key, by, act, standing, version, fence, .. } = wrote;
         write!(f, "Wrote {{ key: {key}, {act:?} -> {standing:?}, version: {version}, ")?;

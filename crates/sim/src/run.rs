@@ -38,6 +38,12 @@ pub struct Plan {
 #[derive(Debug, Default)]
 pub struct Report {
     pub histories: u64,
+    /// How many of them executed requests as flows.
+    pub of_flows: u64,
+    /// How many of them were about effects.
+    pub of_effects: u64,
+    /// How many of them were about reconciliation over a month.
+    pub of_providers: u64,
     pub events: u64,
     pub faults: u64,
     pub ms: u128,
@@ -99,6 +105,9 @@ impl Plan {
                 let options = Options::of(self.first_seed + at, self.profile, None);
                 let ((), cost) =
                     runner.judge(&options, |judgement| report.note(options.seed, judgement));
+                report.of_flows += u64::from(options.flow.is_some());
+                report.of_effects += u64::from(options.effects.is_some());
+                report.of_providers += u64::from(options.provider.is_some());
                 report.events += cost.events;
                 report.faults += cost.faults;
                 report.ms += u128::from(cost.ms);
@@ -129,6 +138,9 @@ impl Report {
 
     pub fn join(&mut self, other: Self) {
         self.histories += other.histories;
+        self.of_flows += other.of_flows;
+        self.of_effects += other.of_effects;
+        self.of_providers += other.of_providers;
         self.events += other.events;
         self.faults += other.faults;
         self.ms += other.ms;
@@ -184,8 +196,15 @@ impl Report {
         writeln!(out, "virtual years    {:.1}", self.ms as f64 / (365.25 * 86_400_000.0))?;
         if simulator == Where::Fast {
             let documented = self.documented;
+            writeln!(out, "of flows         {}", self.of_flows)?;
+            writeln!(
+                out,
+                "of a month       {} (reconciliation with a provider)",
+                self.of_providers
+            )?;
             writeln!(out, "documented       {documented} (fail-over profile: forgotten writes)")?;
         }
+        writeln!(out, "of effects       {}", self.of_effects)?;
         writeln!(out, "violations       {}", self.failed)?;
         let all = Sometimes::ALL.iter().zip(&self.reached);
         for (what, count) in all.filter(|(what, _)| what.is_of(simulator)) {

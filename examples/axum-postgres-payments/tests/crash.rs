@@ -86,16 +86,18 @@ fn start(cluster: &Cluster, database: &str) -> (Arc<Program>, SocketAddr) {
     });
     let through = proxy(cluster.port, Arc::clone(&program));
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let child = Command::new(env!("CARGO_BIN_EXE_axum-postgres-payments"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_axum-postgres-payments"))
         .env("DATABASE_URL", format!("postgres://postgres@{through}/{database}"))
         .env("LISTEN", listen.to_string())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    *program.child.lock().unwrap() = Some(child);
     while TcpStream::connect(listen).is_err() {
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "the program ended before it listened: {ended:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
+    *program.child.lock().unwrap() = Some(child);
     (program, listen)
 }
 

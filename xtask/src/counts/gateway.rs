@@ -42,8 +42,10 @@ pub(super) fn count(programs: &Programs, loads: &[(Asked, u64)]) -> Result<Total
     let folder = Folder::new("counts")?;
     let (address, upstream) = (free_address()?, start_upstream()?);
     let config = folder.path().join("retrysafe.toml");
+    // The admin listener looks at the metrics every few seconds, and how many of those a run has is not the requests' doing.
     let text = format!(
-        "listen = \"{address}\"\nupstream = \"http://{upstream}\"\nstore = \"disk:{}\"\nthreads = 1\n",
+        "listen = \"{address}\"\nupstream = \"http://{upstream}\"\nstore = \"disk:{}\"\nthreads = 1\n\
+         [admin]\nlisten = \"off\"\n",
         folder.path().join("data").display()
     );
     std::fs::write(&config, text)?;

@@ -1,15 +1,18 @@
 //! Would anybody notice? Breaks shipped code on purpose, one line at a time.
 //!
-//! The repository is copied, each mutant of the tables ([`table`], [`stores`]) is planted into the copy, and the test or the simulator that
+//! The repository is copied, each mutant of the tables ([`table`], [`stores`], [`phases`], [`outbox`], [`webhooks`]) is planted into the copy, and the test or the simulator that
 //! must catch it is run. A mutant that nothing catches is a promise that nothing guards. It takes most of an hour, so it is a command
 //! of its own. `cargo xtask mutants NAME…` runs those whose names contain a word.
 //!
 //! Tests and simulators have a copy each and run side by side. Rows are printed as they are known; how long each took goes to stderr.
 
 mod catcher;
+mod outbox;
+mod phases;
 mod plant;
 mod stores;
 mod table;
+mod webhooks;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -77,7 +80,8 @@ pub(crate) fn run(words: &[&str]) -> Result<ExitCode, Error> {
 
 /// Every mutant there is.
 fn all() -> impl Iterator<Item = &'static Mutant> {
-    table::MUTANTS.iter().chain(stores::MUTANTS)
+    let first = table::MUTANTS.iter().chain(stores::MUTANTS);
+    first.chain(phases::MUTANTS).chain(outbox::MUTANTS).chain(webhooks::MUTANTS)
 }
 
 /// Judges the mutants of a lane, one after the other.

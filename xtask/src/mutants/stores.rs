@@ -9,6 +9,9 @@ const DISK: &[&str] = &["-p", "retrysafe", "--features", "disk", "--lib"];
 /// The tests of Redis and of the tiered store, on real servers.
 const REDIS: &[&str] = &["-p", "retrysafe", "--features", "postgres,redis", "--test", "redis"];
 
+/// The tests of PostgreSQL and of its SQL functions, on a real server.
+const POSTGRES: &[&str] = &["-p", "retrysafe", "--features", "postgres,axum", "--test", "postgres"];
+
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "disk-draft-outlives-its-batch",
@@ -73,5 +76,56 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         new: "UPDATE retrysafe.answer_tier SET epoch = epoch;",
         breaks: "an answer that was ended without the tiered store is served again",
         caught: Test(REDIS, "what_was_expired_without_a_tiered_store_is_not_served_again"),
+    },
+    Mutant {
+        name: "sql-resumes-an-unkeyed-call",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0003_rules.sql",
+        old: "AND (flow.digest IS NULL OR flow.resume_until IS NOT NULL AND now_ms < flow.resume_until)",
+        new: "AND (flow.digest IS NULL OR coalesce(now_ms < flow.resume_until, true))",
+        breaks: "a call whose provider takes no key is made by the next owner again",
+        caught: Test(POSTGRES, "random_histories_are_decided_as_the_machine_decides_them"),
+    },
+    Mutant {
+        name: "sql-advance-from-anywhere",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0003_rules.sql",
+        old: "IF is_from_here AND (live.state = 0",
+        new: "IF (live.state = 0",
+        breaks: "a phase is committed from another recovery point",
+        caught: Test(POSTGRES, "random_histories_are_decided_as_the_machine_decides_them"),
+    },
+    Mutant {
+        name: "sql-damage-believed",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0003_bytes.sql",
+        old: "IF get_byte(record.request, 0) = 1 AND",
+        new: "IF true OR",
+        breaks: "a damaged record is read as if it were whole",
+        caught: Test(POSTGRES, "a_damaged_record_is_an_error_and_never_absent"),
+    },
+    Mutant {
+        name: "sql-inner-part-opened",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0003_verbs.sql",
+        old: "IF (stack ~ ('[^a-zA-Z0-9_$\".]' || pattern)) IS NOT TRUE THEN",
+        new: "IF false THEN",
+        breaks: "a begin can be made inside an open transaction",
+        caught: Test(POSTGRES, "the_inner_parts_of_procedures_answer_to_their_procedures_alone"),
+    },
+    Mutant {
+        name: "sql-unkeyed-call-twice",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0003_doors.sql",
+        old: "ELSIF flow.resume_until IS NULL AND NOT is_unsent THEN",
+        new: "ELSIF false THEN",
+        breaks: "an owner that asks twice calls a provider without keys twice",
+        caught: Test(POSTGRES, "an_owner_that_asks_twice_calls_a_provider_without_keys_once"),
+    },
+    Mutant {
+        name: "sql-begin-in-unguarded",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0003_doors.sql",
+        old: "PERFORM retrysafe.guard_v1(begun.id, begun.fence);",
+        new: "NULL;",
+        breaks: "rows are committed whose request was never settled",
+        caught: Test(
+            POSTGRES,
+            "a_begin_inside_the_transaction_exists_only_if_that_commits_with_a_settle",
+        ),
     },
 ];

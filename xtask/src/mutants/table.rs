@@ -55,8 +55,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "machine-lookups-overlap",
         file: "crates/retrysafe-core/src/machine.rs",
-        old: "if (live.fence, *lookups) == (self.fence, self.lookups) =>",
-        new: "if live.fence == self.fence && *lookups >= self.lookups =>",
+        old: "if (live.fence, *lookups) == (self.fence, self.lookups.unwrap_or(*lookups)) =>",
+        new: "if live.fence == self.fence && *lookups >= self.lookups.unwrap_or(*lookups) =>",
         breaks: "reconcilers that ask at the same time use up the schedule (t2)",
         caught: Test(UPKEEP, "reconcilers_that_ask_at_the_same_time_use_up_one_lookup"),
     },
@@ -217,7 +217,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "upkeep-absence-unripe",
-        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        file: "crates/retrysafe/src/upkeep/question.rs",
         old: "        let waited = self.first_sight.elapsed();",
         new: "        let waited = self.settle_time;",
         breaks: "an absence is ripe at once",
@@ -225,7 +225,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "upkeep-absence-is-always-proof",
-        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        file: "crates/retrysafe/src/upkeep/question.rs",
         old: "match Proof::absence(absence, waited, self.settle_time) {",
         new: "match Proof::absence(if waited.is_zero() { absence } else { Absence::Proof }, waited, self.settle_time) {",
         breaks: "an absence proves something on every route",
@@ -236,7 +236,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "upkeep-lookup-has-no-limit",
-        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        file: "crates/retrysafe/src/upkeep/question.rs",
         old: "match tokio::time::timeout(self.lookup_max, lookup.join_next()).await {",
         new: "match tokio::time::timeout(Duration::MAX, lookup.join_next()).await {",
         breaks: "a provider that never answers holds up its lookup for ever",
@@ -244,7 +244,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "upkeep-panic-in-absence",
-        file: "crates/retrysafe/src/upkeep/reconciler.rs",
+        file: "crates/retrysafe/src/upkeep/question.rs",
         old: "catch_unwind(AssertUnwindSafe(|| reconciler.absence(record))).unwrap_or_else(|_| {",
         new: r#"Ok::<_, ()>(reconciler.absence(record)).unwrap_or_else(|()| {
         let _ = catch_unwind(AssertUnwindSafe(|| ()));"#,

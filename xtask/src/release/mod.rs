@@ -11,8 +11,10 @@ use std::process::{Command, ExitCode};
 use crate::{Error, cargo, root};
 
 /// The features of `retrysafe`, each of which must compile alone.
-const FEATURES: [&str; 9] =
-    ["", "layer", "axum", "disk", "postgres", "redis", "sqlx", "client", "reqwest"];
+const FEATURES: [&str; 11] = [
+    "", "layer", "axum", "disk", "postgres", "redis", "sqlx", "phases", "outbox", "client",
+    "reqwest",
+];
 
 /// What is published, in this order: each needs the ones before it.
 const PUBLISHED: [&str; 3] = ["retrysafe-core", "retrysafe", "retrysafe-cli"];

@@ -1,9 +1,10 @@
 //! Is the house in order? Reads the sources and says what a compiler does not.
 //!
 //! [`source`] reads a file without its comments and tests, [`graph`] finds who uses whom, [`cycles`] says where two rooms need
-//! each other, [`names`] counts how names read, [`rules`] are about single files, and [`commands`] about what the documents tell people to type. What is not
+//! each other, [`names`] counts how names read, [`rules`] are about single files, [`commands`] is about what the documents tell people to type, and [`checklist`] about the tests that they name. What is not
 //! in order yet is listed in [`debts`]: such a list may only get shorter.
 
+mod checklist;
 mod commands;
 mod cycles;
 mod debts;
@@ -47,6 +48,7 @@ pub(crate) fn run() -> Result<ExitCode, Error> {
     }
     println!("{names}\n");
     complaints.extend(commands::complaints(&root())?);
+    complaints.extend(checklist::complaints(&root())?);
     complaints.extend(debts.paid());
     for complaint in &complaints {
         eprintln!("{complaint}");

@@ -9,11 +9,13 @@ const LINES_MAX: usize = 500;
 const EMPTY_NAMES: [&str; 6] = ["utils", "util", "common", "helpers", "types", "misc"];
 
 /// Where a status is chosen, and why there.
-const STATUSES_STAND_IN: [(&str, &str); 7] = [
+const STATUSES_STAND_IN: [(&str, &str); 9] = [
     ("crates/retrysafe-core/src/problem.rs", "every refusal"),
     ("crates/retrysafe-core/src/policy.rs", "which answers of a handler may be tried again"),
     ("crates/retrysafe-cli/src/admin/error.rs", "every refusal to an operator"),
     ("crates/retrysafe-cli/src/admin/mod.rs", "whether it is ready"),
+    ("crates/retrysafe-cli/src/dashboard/error.rs", "why a page is not shown"),
+    ("crates/retrysafe-cli/src/worker/pages.rs", "whether a worker is ready"),
     ("crates/retrysafe-cli/src/gateway/cors.rs", "the answer to a preflight"),
     ("crates/retrysafe-cli/src/gateway/proxy.rs", "stands for an answer that did not come"),
     ("crates/retrysafe-cli/src/demo/shop.rs", "the demo's own application"),

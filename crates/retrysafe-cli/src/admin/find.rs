@@ -19,8 +19,8 @@ use super::Shared;
 use super::error::Refused;
 use super::keys::{page, read, read_cursor};
 
-/// How long one request searches. Whoever asks is shown in between how far it is.
-const SEARCH_MAX: Duration = Duration::from_secs(2);
+/// How long one request searches: a page that shows the search is there within a second. Whoever asks goes on from where it ended.
+const SEARCH_MAX: Duration = Duration::from_millis(700);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -46,11 +46,12 @@ pub(crate) struct Patience {
     pub write_time_max: Duration,
 }
 
-/// Serves the pages until it is told that it is over. What is being answered then is answered.
+/// Serves the pages until it is told that it is over. What is being answered then is answered. Each connection is asked for the patience that
+/// holds when it comes.
 pub(crate) async fn serve(
     listener: TcpListener,
     pages: Router,
-    patience: Patience,
+    patience: impl Fn() -> Patience + Send + 'static,
     over: watch::Receiver<bool>,
 ) {
     let pages = pages.layer(middleware::from_fn(read_body));
@@ -74,7 +75,7 @@ pub(crate) async fn serve(
         {
             oldest.abort();
         }
-        let served = tokio::spawn(connection(stream, pages.clone(), patience, over.clone()));
+        let served = tokio::spawn(connection(stream, pages.clone(), patience(), over.clone()));
         open.push_back(served.abort_handle());
     }
 }

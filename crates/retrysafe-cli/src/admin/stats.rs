@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use retrysafe::layer::Tallied;
 use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::store::{self, PAGE_MAX, Stamped, Store};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::error::Refused;
-use super::{Admin, Shared, view};
+use super::{Admin, Shared, scopes as tallied_scopes, view};
 
 /// How many records are counted. A store with more is counted in part, and the answer says so: a
 /// look at the statistics must not cost minutes of reading.
@@ -85,6 +86,8 @@ async fn count<S: Store>(admin: &Admin<S>, top: usize) -> Result<Value, Refused>
         "routes": routes.collect::<Vec<_>>(),
         "scopes": shown.collect::<Vec<_>>(),
         "scopes_total": scopes.len(),
+        "duplicates": tallied_scopes::document(&admin.tally, Tallied::Duplicate, top),
+        "misuses": tallied_scopes::document(&admin.tally, Tallied::Misuse, top),
     }))
 }
 

@@ -5,9 +5,19 @@
 //! an operator decides, and nobody else ever gets it. Times are RFC 3339, by the store's clock.
 
 use retrysafe_core::flow::RecoveryPoint;
-use retrysafe_core::record::{Answer, AnswerHead, Happened, Moment, Record, State};
+use retrysafe_core::record::{
+    Answer, AnswerHead, Happened, Judge, Moment, Record, State, read_lookup_note,
+};
+use retrysafe_core::response::StoredResponse;
 use retrysafe_core::time::Time;
+use retrysafe_core::trace::read_begin_text;
 use serde_json::{Map, Value, json};
+
+use super::signature;
+use crate::harmless::harmless;
+
+/// How many digits of an id are shown where it is to be read or typed: as many as in the log.
+pub(crate) const SHORT_ID_DIGITS: usize = 12;
 
 /// A store's time as people and machines read it.
 pub(crate) fn time(at: Time) -> String {
@@ -93,14 +103,39 @@ pub(crate) fn whole(record: &Record) -> Value {
         if let State::Completed { answer: Answer::Kept(response), .. } = &record.state {
             let names = response.headers.iter().map(|(name, _)| name.as_str());
             object.insert("response_headers".into(), names.collect::<Vec<_>>().into());
+            object.insert("schema_version".into(), schema_version(response).into());
         }
     }
     shown
 }
 
+/// The header by which an answer names the version of its schema.
+const SCHEMA_VERSION: &str = "schema-version";
+
+/// The version of the schema that an answer has, if it names one. An ordinary header: it is kept and replayed as it is.
+fn schema_version(response: &StoredResponse) -> Option<String> {
+    let mut headers = response.headers.iter();
+    let (_, value) = headers.find(|(name, _)| name.as_str() == SCHEMA_VERSION)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+/// Which request began, and in which trace it was executed, if it was traced.
+fn began(kept: Option<&str>) -> Value {
+    let origin = kept.map(read_begin_text);
+    let request_id = origin.and_then(|origin| origin.request_id);
+    match origin.and_then(|origin| origin.span) {
+        None => json!({"request_id": request_id}),
+        Some(span) => json!({
+            "request_id": request_id,
+            "trace_id": span.trace_hex(),
+            "span_id": span.span_hex(),
+        }),
+    }
+}
+
 fn moment(moment: &Moment) -> Value {
     let (what, more) = match &moment.what {
-        Happened::Began(request_id) => ("began", json!({"request_id": request_id})),
+        Happened::Began(kept) => ("began", began(kept.as_deref())),
         Happened::Settled(standing, status) => {
             ("settled", json!({"state": standing.name(), "status": status}))
         }
@@ -116,7 +151,11 @@ fn moment(moment: &Moment) -> Value {
                 "body_bytes": late.body_bytes,
             }),
         ),
-        Happened::LookedUp(found) => ("looked_up", json!({"found": found})),
+        Happened::LookedUp(note) => {
+            let (found, answer) = read_lookup_note(note);
+            let answer = answer.map(|answer| printable(answer.as_bytes()));
+            ("looked_up", json!({"found": printable(found.as_bytes()), "answer": answer}))
+        }
         Happened::Advanced(point) => (
             "advanced",
             match point {
@@ -125,9 +164,17 @@ fn moment(moment: &Moment) -> Value {
             },
         ),
         Happened::Resolved(standing, judge, reason) => {
-            ("resolved", json!({"state": standing.name(), "judge": judge.name(), "reason": reason}))
+            let mut told = match judge {
+                Judge::Operator => signature::parts(reason),
+                Judge::Reconciler | Judge::Webhook => json!({ "reason": reason }),
+            };
+            if let Some(told) = told.as_object_mut() {
+                told.insert("state".into(), standing.name().into());
+                told.insert("judge".into(), judge.name().into());
+            }
+            ("resolved", told)
         }
-        Happened::Expired(reason) => ("expired", json!({"reason": reason})),
+        Happened::Expired(reason) => ("expired", signature::parts(reason)),
     };
     let mut shown = json!({"at": time(moment.at), "fence": moment.fence.0, "what": what});
     if let (Some(shown), Value::Object(more)) = (shown.as_object_mut(), more) {
@@ -136,11 +183,48 @@ fn moment(moment: &Moment) -> Value {
     shown
 }
 
+/// What the next request with the key gets from a record that stands like this.
+pub(crate) fn retry_gets(record: &Record, now: Time) -> String {
+    if record.is_expired(now) {
+        return "it runs as a new request, and nothing is remembered of the former one".into();
+    }
+    match &record.state {
+        State::InProgress { .. } if record.flow.is_some() => {
+            "the flow goes on from its recovery point".into()
+        }
+        State::InProgress { .. } => "409 request_in_progress".into(),
+        State::Completed { answer: Answer::Kept(response), .. } => {
+            format!("a replay: status {}, {} bytes", response.status.as_u16(), response.body.len())
+        }
+        State::Completed { answer: Answer::NotKept { .. }, .. } => {
+            "410 response_not_stored: executed, and the answer is not known".into()
+        }
+        State::FailedRetryable { .. } => "it is executed again".into(),
+        State::Unknown { .. } => "409 outcome_unknown".into(),
+    }
+}
+
+/// What the last lookup of a record has found, and when.
+pub(crate) fn last_lookup(record: &Record) -> Value {
+    let last = record.timeline.iter().rev().find_map(|moment| match &moment.what {
+        Happened::LookedUp(found) => Some((moment.at, found)),
+        Happened::Began(_)
+        | Happened::Settled(..)
+        | Happened::Doubted(_)
+        | Happened::LateResult(_)
+        | Happened::Advanced(_)
+        | Happened::Resolved(..)
+        | Happened::Expired(_) => None,
+    });
+    last.map_or(
+        Value::Null,
+        |(at, found)| json!({"at": time(at), "found": printable(found.as_bytes())}),
+    )
+}
+
 /// Bytes as text that does nothing to a terminal.
-fn printable(bytes: &[u8]) -> String {
-    let is_harmless = |character: &char| !character.is_control() || *character == '\n';
-    let text = String::from_utf8_lossy(bytes);
-    text.chars().map(|c| if is_harmless(&c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    harmless(&String::from_utf8_lossy(bytes), true)
 }
 
 #[cfg(test)]

@@ -68,9 +68,21 @@ pub(crate) struct Check {
     /// A path whose JSON array lists what the operation creates, so that effects can be counted
     #[arg(long, value_name = "PATH")]
     list: Option<String>,
-    /// Where in that JSON the array is
+    /// Where in that JSON the array is, as a JSON pointer such as /data; the whole answer unless it is set
     #[arg(long, value_name = "POINTER", default_value = "")]
     list_pointer: String,
+    /// A header of the same caller after its credential was refreshed, such as 'Authorization: Bearer new'
+    #[arg(long, value_name = "NAME: VALUE")]
+    refreshed_credential: Vec<String>,
+    /// The same operation at another node of the API
+    #[arg(long, value_name = "URL")]
+    second_url: Option<String>,
+    /// How long the API says that it remembers a key, such as 5s; the check waits for its end
+    #[arg(long, value_name = "LENGTH", value_parser = request::ttl)]
+    ttl: Option<Duration>,
+    /// A shell command that kills the API and starts it again; it runs twice
+    #[arg(long, value_name = "COMMAND")]
+    restart_command: Option<String>,
     /// How many duplicates are sent at once
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=100))]
     parallel: u16,
@@ -98,7 +110,7 @@ pub(crate) struct Check {
 }
 
 const EXAMPLES: &str = "Examples:
-  retrysafe check http://127.0.0.1:8080/payments --yes
+  retrysafe check http://127.0.0.1:8080/payments --yes -H 'Authorization: Bearer me'
   retrysafe check https://api.test/charges -H 'Authorization: Bearer sk_test' \\
       --second-caller 'Authorization: Bearer sk_other' --list /charges --list-pointer /data
   retrysafe check http://127.0.0.1:8080 --openapi api.json --dry-run
@@ -174,6 +186,11 @@ impl Check {
                 template.other_path = self.other_path.clone();
                 template.list = self.list.clone();
                 template.list_pointer = self.list_pointer.clone();
+                template.refreshed_credential = request::headers(&self.refreshed_credential)?;
+                let second_url = self.second_url.as_deref();
+                template.second_url = second_url.map(request::http_url).transpose()?;
+                template.ttl = self.ttl;
+                template.restart_command = self.restart_command.clone();
                 Ok(template)
             }
         }

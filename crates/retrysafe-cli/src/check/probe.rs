@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use super::request::Shot;
@@ -17,6 +18,9 @@ use crate::dial::Dialler;
 
 /// The largest answer that is read. A checker compares answers; it does not download.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// How much of what an error says is told. A paragraph, not a page.
+const DETAIL_CHARS_MAX: usize = 400;
 
 /// What came back.
 #[derive(Clone, Debug)]
@@ -146,12 +150,11 @@ impl Probe {
         let answer = async {
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            // The connection ends with its only exchange.
-            let driver = tokio::spawn(connection);
+            // The connection ends with its only exchange, also with one that nobody waits for any more.
+            let _driver = ConnectionTask(tokio::spawn(connection).abort_handle());
             let response = sender.send_request(request).await?;
             let (parts, body) = response.into_parts();
             let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map(|b| b.to_bytes());
-            driver.abort();
             Ok::<_, hyper::Error>((parts, body))
         };
         match answer.await {
@@ -161,6 +164,15 @@ impl Probe {
             Ok((_, Err(error))) => Heard::Broken(error.to_string()),
             Err(error) => Heard::Broken(error.to_string()),
         }
+    }
+}
+
+/// The task of a connection, which ends with this.
+struct ConnectionTask(AbortHandle);
+
+impl Drop for ConnectionTask {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -201,6 +213,13 @@ impl Answer {
         let json: serde_json::Value = serde_json::from_slice(&self.body).ok()?;
         let code = json.get("code").or_else(|| json.pointer("/error/code"));
         code.and_then(|code| code.as_str()).map(str::to_owned)
+    }
+
+    /// What an error says to people, in a problem document or in Stripe's shape, as far as it fits into a message.
+    pub(crate) fn detail(&self) -> Option<String> {
+        let json: serde_json::Value = serde_json::from_slice(&self.body).ok()?;
+        let detail = json.get("detail").or_else(|| json.pointer("/error/message"))?.as_str()?;
+        Some(detail.chars().take(DETAIL_CHARS_MAX).collect())
     }
 
     /// Whether it says, with a success status, that the first request is still running.

@@ -39,6 +39,12 @@ struct About(&'static str, &'static str, &'static str, &'static str);
 /// What is seen of an API whose duplicates wait for the first one's answer.
 pub(crate) const WAITED: &str = "duplicates wait, and get the answer";
 
+/// The fault of an API that does not heed the key.
+const RUNS_AGAIN: &str = "runs_again";
+
+/// What may be wrong whether a key is heeded or not.
+const OF_THEIR_OWN: [&str; 3] = ["isolation", "hangs", "stuck"];
+
 const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";
 
 const CASES: &[About] = &[
@@ -55,7 +61,7 @@ const CASES: &[About] = &[
         "Store the answer durably before it is sent, and answer retries from it.",
     ),
     About(
-        "runs_again",
+        RUNS_AGAIN,
         "a retry does not execute",
         "§2.6",
         "Reserve the key atomically before executing; answer retries from the stored answer.",
@@ -219,6 +225,42 @@ const CASES: &[About] = &[
         "Release the key when nothing was executed, or hold it as unknown; do not pin a passing failure.",
     ),
     About(
+        "refreshed_credential",
+        "a caller whose token was refreshed is the same caller",
+        "§5",
+        "Make the caller's stable identity (its account, the subject of its token) a part of the stored key, not its token.",
+    ),
+    About(
+        "second_node",
+        "a retry at another node is answered",
+        "§2.6",
+        "Keep keys where all nodes see them.",
+    ),
+    About(
+        "second_node_race",
+        "duplicates at two nodes at once execute once",
+        "§2.6",
+        "Insert the key with a unique constraint in the store that all nodes share, before executing.",
+    ),
+    About(
+        "ttl",
+        "a key is remembered for as long as it is said to be",
+        "§2.3",
+        "Count the time from the end of the execution, and keep the answer until it is over.",
+    ),
+    About(
+        "restart",
+        "a retry after a restart is answered",
+        "§2.6",
+        "Keep keys and answers on disk, flushed before the answer is sent.",
+    ),
+    About(
+        "restart_in_flight",
+        "a request that meets a restart does not run twice",
+        "§2.6",
+        "Reserve the key durably before executing, and hold a reservation that nobody owns as unknown.",
+    ),
+    About(
         "disconnect",
         "work goes on when its caller hangs up",
         "",
@@ -282,6 +324,11 @@ impl Report {
         self.count(Verdict::Fault) > 0
     }
 
+    /// Whether a duplicate of a running request gets that request's answer, as far as the cases so far have shown.
+    pub(crate) fn shows_that_duplicates_wait(&self) -> bool {
+        self.findings.iter().any(|finding| finding.id == "retry_after" && finding.seen == WAITED)
+    }
+
     /// Names the dialect that the answers speak.
     pub(crate) fn conclude(&mut self) {
         let seen = |id: &str, verdict: Verdict| {
@@ -291,8 +338,10 @@ impl Report {
                 .map(|finding| finding.seen.as_str())
         };
         let protects = seen("replay", Verdict::Pass).is_some();
+        let ran_again = seen(RUNS_AGAIN, Verdict::Fault).is_some();
+        let is_untold = seen("replay", Verdict::Untold).is_some();
         let mismatch = seen("mismatch", Verdict::Pass).unwrap_or_default();
-        let waits = seen("retry_after", Verdict::Pass) == Some(WAITED);
+        let waits = self.shows_that_duplicates_wait();
         let code = mismatch.rsplit(' ').next().unwrap_or_default();
         self.dialect = match (protects, code, waits) {
             (false, _, _) => "none",
@@ -304,6 +353,39 @@ impl Report {
             (true, "409", true) => "conflict, duplicates wait",
             (true, _, _) => "of its own",
         };
+        if ran_again {
+            self.take_passes_back("the key is not heeded, so this shows nothing");
+            self.name_consequences();
+        } else if is_untold {
+            self.take_passes_back(
+                "whether the key is heeded cannot be told, so this shows nothing",
+            );
+        }
+    }
+
+    /// What an API without protection does right, it does by accident: two callers are two executions there, and so is a retry.
+    fn take_passes_back(&mut self, why: &str) {
+        for finding in self.findings.iter_mut().filter(|finding| finding.verdict == Verdict::Pass) {
+            finding.verdict = Verdict::Untold;
+            finding.seen = format!("{why} ({})", finding.seen);
+        }
+    }
+
+    /// An API that does not heed the key has one fault. What else is wrong with its keys follows from that, and is told with it.
+    fn name_consequences(&mut self) {
+        let mut follows = Vec::new();
+        for finding in &mut self.findings {
+            let is_wrong = matches!(finding.verdict, Verdict::Fault | Verdict::Weak);
+            if is_wrong && finding.id != RUNS_AGAIN && !OF_THEIR_OWN.contains(&finding.id) {
+                follows.push(finding.id);
+                finding.verdict = Verdict::Untold;
+                finding.seen = format!("this follows from {RUNS_AGAIN} ({})", finding.seen);
+            }
+        }
+        let cause = self.findings.iter_mut().find(|finding| finding.id == RUNS_AGAIN);
+        if let (Some(cause), false) = (cause, follows.is_empty()) {
+            cause.seen.push_str(&format!("; from this follow: {}", follows.join(", ")));
+        }
     }
 
     fn count(&self, verdict: Verdict) -> usize {

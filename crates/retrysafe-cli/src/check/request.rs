@@ -4,10 +4,12 @@
 //! retry of it has the same bytes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Uri};
 use retrysafe_core::key::IDEMPOTENCY_KEY;
+use retrysafe_core::units;
 use serde::Deserialize;
 
 use super::CannotCheck;
@@ -30,6 +32,14 @@ pub(crate) struct Template {
     pub(crate) server_error: Headers,
     pub(crate) list: Option<String>,
     pub(crate) list_pointer: String,
+    /// What the same caller shows once its credential was refreshed.
+    pub(crate) refreshed_credential: Headers,
+    /// The same operation at another node.
+    pub(crate) second_url: Option<Uri>,
+    /// How long a key is said to be remembered.
+    pub(crate) ttl: Option<Duration>,
+    /// What kills the server and starts it again.
+    pub(crate) restart_command: Option<String>,
 }
 
 /// One request, ready to be sent any number of times.
@@ -64,6 +74,11 @@ struct File {
     list: Option<String>,
     #[serde(default)]
     list_pointer: String,
+    #[serde(default)]
+    refreshed_credential: std::collections::BTreeMap<String, String>,
+    second_url: Option<String>,
+    ttl: Option<String>,
+    restart_command: Option<String>,
 }
 
 fn post() -> String {
@@ -73,13 +88,7 @@ fn post() -> String {
 impl Template {
     /// A template from its three essentials. A body of `@FILE` is read from that file.
     pub(crate) fn new(url: &str, method: &str, body: &str) -> Result<Self, CannotCheck> {
-        let url: Uri = url
-            .parse()
-            .ok()
-            .filter(|url: &Uri| {
-                url.host().is_some() && matches!(url.scheme_str(), Some("http" | "https"))
-            })
-            .ok_or_else(|| CannotCheck(format!("{url:?} is not an http:// or https:// URL")))?;
+        let url = http_url(url)?;
         let method = Method::from_bytes(method.as_bytes())
             .map_err(|_| CannotCheck(format!("{method:?} is not a method")))?;
         let body = match body.strip_prefix('@') {
@@ -105,6 +114,10 @@ impl Template {
             server_error: Vec::new(),
             list: None,
             list_pointer: String::new(),
+            refreshed_credential: Vec::new(),
+            second_url: None,
+            ttl: None,
+            restart_command: None,
         })
     }
 
@@ -133,6 +146,10 @@ impl Template {
         template.client_error = file.client_error;
         template.list = file.list;
         template.list_pointer = file.list_pointer;
+        template.refreshed_credential = pairs(&file.refreshed_credential)?;
+        template.second_url = file.second_url.as_deref().map(http_url).transpose()?;
+        template.ttl = file.ttl.as_deref().map(ttl).transpose().map_err(CannotCheck)?;
+        template.restart_command = file.restart_command;
         Ok(template)
     }
 
@@ -254,6 +271,26 @@ impl Shot {
         shot.body = format!("{{{}}}", spelt.join(",")).into();
         changed.then_some(shot)
     }
+}
+
+/// Reads the URL of an operation.
+pub(crate) fn http_url(text: &str) -> Result<Uri, CannotCheck> {
+    let url = text.parse().ok().filter(|url: &Uri| {
+        url.host().is_some() && matches!(url.scheme_str(), Some("http" | "https"))
+    });
+    url.ok_or_else(|| CannotCheck(format!("{text:?} is not an http:// or https:// URL")))
+}
+
+/// The longest time that a check waits for a key to be forgotten.
+const TTL_MAX: Duration = Duration::from_secs(600);
+
+/// Reads how long a key is remembered.
+pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = units::parse_duration(text).map_err(|error| error.to_string())?;
+    if ttl < Duration::from_secs(1) || ttl > TTL_MAX {
+        return Err(format!("{text:?} is not between 1s and 10m: the check waits for it to end"));
+    }
+    Ok(ttl)
 }
 
 /// Reads the name of a header.

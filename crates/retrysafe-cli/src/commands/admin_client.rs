@@ -14,9 +14,13 @@ use tokio::net::TcpStream;
 use crate::Failure;
 use crate::args::AdminArgs;
 use crate::config::{Flags, admin_access, read_secret};
+use crate::harmless::harmless;
 
 /// How long one answer may take. Statistics of a large store are the slowest.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// Where the name of whoever is at the terminal is found.
+const USER: &str = "USER";
 
 /// Asks the admin listener.
 pub(crate) struct AdminClient {
@@ -106,7 +110,8 @@ impl AdminClient {
             .into());
         }
         let detail = answer.get("detail").unwrap_or(&answer);
-        Err(format!("{}: {}", status.as_u16(), detail.as_str().unwrap_or_default()).into())
+        let detail = harmless(detail.as_str().unwrap_or_default(), false);
+        Err(format!("{}: {detail}", status.as_u16()).into())
     }
 
     async fn send(
@@ -139,4 +144,13 @@ impl AdminClient {
         let status = answer.status();
         Ok((status, answer.into_body().collect().await?.to_bytes()))
     }
+}
+
+/// The name of whoever is at the terminal, as far as that can be told. The token's own name counts; this one is shown beside it.
+pub(crate) fn claimed_name(variables: &BTreeMap<String, String>) -> Option<&str> {
+    let is_plain = |name: &&str| {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
+        (1..=32).contains(&name.len()) && name.bytes().all(is_letter)
+    };
+    variables.get(USER).map(String::as_str).filter(is_plain)
 }

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use super::audit::{Audit, audit};
 use crate::Failure;
 use crate::args::ConfigCommand;
-use crate::config::{self, Loaded};
-use crate::gateway::files;
+use crate::config::{self, Complaint, File, Loaded};
+use crate::gateway;
 use crate::gateway::live::Live;
 use crate::output;
+use crate::worker;
 
 /// The exit code of a configuration that is valid and leaves operations of the API unguarded.
 const UNGUARDED: u8 = 3;
@@ -25,8 +26,8 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     match command {
         ConfigCommand::Check { configured, openapi } => {
-            let Loaded { config, warnings, .. } =
-                config::load(&configured.flags(), variables, files::complaints)?;
+            let Loaded { config, file, warnings, .. } =
+                config::load(&configured.flags(), variables, try_files)?;
             for warning in warnings {
                 output::complain(&format!("warning: {warning}"));
             }
@@ -34,7 +35,11 @@ pub(crate) fn run(
             let audit = openapi.map(|document| audit(&config, &document)).transpose()?;
             // Whatever a start needs beside the files, such as the system's authorities.
             Live::new(config, None)?;
-            output::say(&format!("valid: {routes} routes and the defaults"));
+            let file = file.map_or_else(
+                || "no file, flags and variables alone".into(),
+                |file| file.display().to_string(),
+            );
+            output::say(&format!("valid: {routes} routes and the defaults ({file})"));
             if let Some(Audit { operations, unguarded }) = audit {
                 let what = "operations that change something are not guarded";
                 output::say(&format!("{unguarded} of {operations} {what}"));
@@ -42,11 +47,17 @@ pub(crate) fn run(
             }
         }
         ConfigCommand::Print(configured) => {
-            let Loaded { whole, .. } =
-                config::load(&configured.flags(), variables, files::complaints)?;
+            let Loaded { whole, .. } = config::load(&configured.flags(), variables, try_files)?;
             output::say(&toml::to_string(&whole)?);
         }
         ConfigCommand::Schema => output::json(&config::source::schema()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with the files that the configuration names, for the gateway and for a worker.
+fn try_files(file: &File) -> Vec<Complaint> {
+    let mut wrong = gateway::files::complaints(file);
+    wrong.extend(worker::files::complaints(file));
+    wrong
 }

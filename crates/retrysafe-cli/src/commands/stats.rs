@@ -40,6 +40,16 @@ pub(crate) async fn run(
         output::table(rows, &columns);
         output::say("");
     }
+    for (title, member) in [("DUPLICATES", "duplicates"), ("MISUSES", "misuses")] {
+        let rows = stats.get(member).and_then(Value::as_array).unwrap_or(&empty);
+        if !rows.is_empty() {
+            output::table(
+                rows,
+                &[("SCOPE", "scope"), ("DIGEST", "scope_digest"), (title, "count")],
+            );
+            output::say("");
+        }
+    }
     if stats.get("complete") == Some(&Value::Bool(false)) {
         output::say("There are more records than were counted.");
     }

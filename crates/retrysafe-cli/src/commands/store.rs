@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use retrysafe::outbox::{Operator, OutboxHealth};
 use retrysafe::stores::any::{AnyStore, StoreUrl, WallClock};
 use retrysafe::stores::disk::{DiskOptions, salvage};
 use retrysafe::stores::postgres::{self, PostgresStore, PostgresUrl};
@@ -18,6 +19,7 @@ use retrysafe_core::store::{PAGE_MAX, Query, Store};
 use retrysafe_core::units::show_duration;
 use serde_json::json;
 
+use super::bloat;
 use crate::Failure;
 use crate::args::{StoreArgs, StoreCommand};
 use crate::config::{self, Flags};
@@ -45,14 +47,11 @@ pub(crate) async fn run(
             match url(configured.flags(), variables)? {
                 StoreUrl::Memory => Err("a memory store has nothing to look at".into()),
                 StoreUrl::Disk { folder, .. } => examine_disk(&folder, json),
-                StoreUrl::Postgres(url) => {
-                    examine_server(PostgresStore::open(&url.without_migration()).await?, json).await
+                StoreUrl::Postgres(url) => examine_postgres(url, json).await,
+                StoreUrl::Tiered(url) => examine_postgres(url.decide, json).await,
+                StoreUrl::Redis(url) => {
+                    examine_server(RedisStore::open(&url).await?, None, json).await
                 }
-                StoreUrl::Tiered(url) => {
-                    let store = PostgresStore::open(&url.decide.without_migration()).await?;
-                    examine_server(store, json).await
-                }
-                StoreUrl::Redis(url) => examine_server(RedisStore::open(&url).await?, json).await,
             }
         }
         StoreCommand::Init { configured, after_loss, json } => {
@@ -217,8 +216,19 @@ fn salvage_disk(from: &Path, to: &Path, clock: WallClock, as_json: bool) -> Resu
         .into())
 }
 
+/// Also looks whether the tables of the outbox stay small.
+async fn examine_postgres(url: PostgresUrl, as_json: bool) -> Result<(), Failure> {
+    let store = PostgresStore::open(&url.without_migration()).await?;
+    let health = Operator::of_store(store.clone(), "doctor").health().await?;
+    examine_server(store, Some(&health), as_json).await
+}
+
 /// Reads every record once. The server's own pages are the server's business.
-async fn examine_server(store: impl Store, as_json: bool) -> Result<(), Failure> {
+async fn examine_server(
+    store: impl Store,
+    outbox: Option<&OutboxHealth>,
+    as_json: bool,
+) -> Result<(), Failure> {
     let mut records = 0;
     let mut damaged = Vec::new();
     let mut query = Query { limit: PAGE_MAX, ..Query::default() };
@@ -231,13 +241,26 @@ async fn examine_server(store: impl Store, as_json: bool) -> Result<(), Failure>
             break;
         }
     }
+    let warnings = outbox.map(bloat::warnings).unwrap_or_default();
     if as_json {
         let is_sound = damaged.is_empty();
-        output::json(&json!({"sound": is_sound, "records": records, "damaged": damaged}));
+        let mut told = json!({"sound": is_sound, "records": records, "damaged": damaged});
+        if let (Some(health), Some(members)) = (outbox, told.as_object_mut()) {
+            members.insert("outbox".into(), bloat::tables(health));
+            members.insert("warnings".into(), warnings.into());
+        }
+        output::json(&told);
     } else {
         output::say(&format!("{records} records"));
         for id in &damaged {
             output::say(&format!("{id}: damaged"));
+        }
+        for table in outbox.into_iter().flat_map(|health| &health.tables) {
+            let (rows, dead, bytes) = (table.rows, table.dead_rows, table.bytes);
+            output::say(&format!("{}: {rows} rows, {dead} dead rows, {bytes} bytes", table.name));
+        }
+        for warning in warnings {
+            output::complain(&warning);
         }
     }
     verdict(damaged.is_empty())

@@ -6,13 +6,17 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use retrysafe::layer::Limits;
-use retrysafe::upkeep::Schedule;
 use retrysafe_core::units;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::admin_token_file::AdminTokenFile;
+use super::effect_file::EffectFile;
+use super::length::Length;
+use super::lookup_file::LookupFile;
+use super::webhook_file::WebhookFile;
 
 /// A store's URL, or a table of two.
 #[derive(Deserialize)]
@@ -49,7 +53,8 @@ fn store_schema(_: &mut SchemaGenerator) -> Schema {
 pub(crate) struct File {
     /// Where callers connect, such as `0.0.0.0:8080`.
     pub listen: Option<String>,
-    /// The API behind the gateway, such as `http://127.0.0.1:3000`.
+    /// The API behind the gateway, such as `http://127.0.0.1:3000`: `http://`, `https://`, `h2c://` (HTTP/2
+    /// without TLS), `h2://` (HTTP/2 over TLS) or `unix:/path/to/socket`.
     pub upstream: Option<String>,
     /// Where records are kept: `disk:PATH`, `postgres://USER:PASSWORD@HOST/DATABASE`, `redis://…` or
     /// `memory:`; or a table of `decide`, a PostgreSQL, and `answer`, a Redis of copies. Changing it
@@ -91,6 +96,8 @@ pub(crate) struct File {
     pub tls: Option<TlsFile>,
     /// TLS and connections towards the upstream.
     pub upstream_tls: UpstreamTlsFile,
+    /// How upstreams are asked how they are. Nobody asks unless it is set.
+    pub health: Option<HealthFile>,
     /// How fast callers may be, each for itself. Nothing is limited unless it is set.
     pub limits: LimitsFile,
     /// How tokens are verified for `scope = ["jwt:CLAIM"]`.
@@ -99,8 +106,14 @@ pub(crate) struct File {
     pub log: LogFile,
     /// The tasks that keep the store tidy.
     pub upkeep: UpkeepFile,
-    /// How unknown outcomes are looked up at the upstream.
-    pub reconcile: Option<ReconcileFile>,
+    /// How unknown outcomes are looked up, where no table of `lookups` says otherwise.
+    pub reconcile: Option<LookupFile>,
+    /// How unknown outcomes of some routes, or of a flow's call, are looked up, by a name for whoever is asked.
+    pub lookups: BTreeMap<String, LookupFile>,
+    /// The webhooks of providers, by name: what they tell about unknown outcomes.
+    pub webhooks: BTreeMap<String, WebhookFile>,
+    /// How effects are delivered over HTTP, by kind; for `retrysafe worker`.
+    pub effects: BTreeMap<String, EffectFile>,
     /// How a request's meaning is taken. Changing it needs a restart.
     pub fingerprint: FingerprintFile,
     /// Everything a `[[route]]` can set, for all routes.
@@ -120,6 +133,10 @@ pub(crate) struct AdminFile {
     pub token: Option<String>,
     /// A file that holds the token.
     pub token_file: Option<String>,
+    /// Tokens of single people and programs, by name, each with a role. The token above has every role, and the name `admin`.
+    pub tokens: BTreeMap<String, AdminTokenFile>,
+    /// Files in which `reconcile compare --report-file` leaves what it has found, for the dashboard to show.
+    pub ledger_reports: Vec<String>,
 }
 
 /// TLS towards callers.
@@ -138,6 +155,22 @@ pub(crate) struct TlsFile {
 pub(crate) struct UpstreamTlsFile {
     /// A PEM file with the authorities to trust; those of the system unless it is set.
     pub authorities: Option<String>,
+}
+
+/// How upstreams are asked how they are.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct HealthFile {
+    /// The path that each upstream is asked for, such as `/healthz`. Any 2xx or 3xx is a good answer.
+    pub path: String,
+    /// How long after one check the next one begins.
+    pub every: Option<Length>,
+    /// How long an answer may take.
+    pub timeout: Option<Length>,
+    /// After how many bad answers in a row requests are refused with 503.
+    pub unhealthy_after: Option<NonZeroU32>,
+    /// After how many good answers in a row requests are taken again.
+    pub healthy_after: Option<NonZeroU32>,
 }
 
 /// How fast callers may be, each for itself: 429 past it. A limit of `n` per second permits `n` at once,
@@ -205,6 +238,45 @@ pub(crate) struct LogFile {
     pub level: Option<String>,
     /// Whether each request leaves a line.
     pub requests: Option<bool>,
+    /// What stands in the line of a request, beside the time.
+    pub fields: Option<Vec<LogField>>,
+}
+
+/// What can stand in the line of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogField {
+    Method,
+    /// The path, without its query.
+    Path,
+    Status,
+    /// How long it took.
+    Duration,
+    Outcome,
+    Route,
+    /// The digest of the key.
+    Key,
+    RequestId,
+    /// The address that the request came from: the caller's, or that of a proxy in front.
+    Peer,
+    Host,
+    UserAgent,
+    /// Where the request went, or would have gone.
+    Upstream,
+}
+
+impl LogField {
+    /// What stands there unless something else is said.
+    pub(crate) const USUAL: [Self; 8] = [
+        Self::Method,
+        Self::Path,
+        Self::Status,
+        Self::Duration,
+        Self::Outcome,
+        Self::Route,
+        Self::Key,
+        Self::RequestId,
+    ];
 }
 
 /// How log lines look.
@@ -227,48 +299,6 @@ pub(crate) struct UpkeepFile {
     pub reap_every: Option<Length>,
 }
 
-/// How unknown outcomes are looked up at the upstream.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct ReconcileFile {
-    /// What to ask: a path of the upstream, or a whole URL. `{id}`, `{fence}` and `{path}` stand for
-    /// the record's.
-    pub url: String,
-    /// Headers to send along, such as an `Authorization` of the gateway's own.
-    pub headers: BTreeMap<String, String>,
-    /// Where in the answer's JSON the state stands, as a JSON pointer; `/state` unless it is set.
-    pub pointer: Option<String>,
-    /// Values there that mean it was executed; `executed` unless they are set.
-    pub executed: Option<Vec<String>>,
-    /// Values there that mean it was not executed and cannot be any more; `not_executed` unless
-    /// they are set.
-    pub not_executed: Option<Vec<String>>,
-    /// Values there that mean it is under way; `pending` unless they are set.
-    pub pending: Option<Vec<String>>,
-    /// Where in the answer's JSON the answer to replay stands, as a JSON pointer, in the form of the
-    /// admin interface.
-    pub response: Option<String>,
-    /// Statuses that mean the upstream does not know it; 404 unless they are set. What that proves
-    /// is up to the route's `absence`.
-    pub absent_statuses: Option<Vec<u16>>,
-    /// How long a lookup may take.
-    pub timeout: Option<Length>,
-    /// How often unknown records that are due are looked for.
-    pub every: Option<Length>,
-    /// How long after a record became unknown it is asked about, rising; when these are used up, a
-    /// person must decide.
-    pub schedule: Option<Vec<Length>>,
-    /// How long a record must have been seen as unknown before its absence may count as proof, by
-    /// a clock that cannot leap. At least `lease` and `upstream_timeout` together.
-    pub settle_time: Option<Length>,
-}
-
-impl ReconcileFile {
-    pub(crate) fn settle_time(&self) -> Duration {
-        self.settle_time.map_or_else(|| Schedule::default().settle_time, |length| length.0)
-    }
-}
-
 /// How a request's meaning is taken.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -283,6 +313,8 @@ pub(crate) struct FingerprintFile {
     pub host: Option<bool>,
     /// Groups of host names that are names of one API, such as `[["api.test", "api.eu.test"]]`.
     pub host_aliases: Option<Vec<Vec<String>>>,
+    /// Whether every body counts byte by byte, JSON and forms too; for records that SQL functions share.
+    pub raw_bodies: Option<bool>,
 }
 
 /// Everything that can be set for a route.
@@ -291,6 +323,10 @@ pub(crate) struct FingerprintFile {
 pub(crate) struct RouteSettings {
     /// The path of a `[[route]]`, such as `/payments/{id}` or `/payments/{*rest}`.
     pub path: Option<String>,
+    /// The API of a `[[route]]`, for all methods of its path, if it is not the one at the top.
+    pub upstream: Option<String>,
+    /// Whether the part of the path before `{*rest}` is taken off before a request is sent on.
+    pub strip_prefix: Option<bool>,
     /// A second effect would cost money: key required, a 5xx proves nothing, no store no execution.
     pub strict: Option<bool>,
     /// How refusals look.
@@ -423,46 +459,9 @@ pub(crate) enum Anonymous {
     Shared,
 }
 
-/// A length of time as people write it: `500ms`, `30s`, `24h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Length(pub Duration);
-
 /// A size as people write it: `64KiB`, `1MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub usize);
-
-/// The longest length of time that may be set: a hundred years. More is a slip of the hand, and no
-/// clock or calendar shows its end.
-const LENGTH_MAX: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
-
-impl<'de> Deserialize<'de> for Length {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(from)?;
-        match units::parse_duration(&text) {
-            Ok(length) if length > LENGTH_MAX => {
-                let longest = units::show_duration(LENGTH_MAX);
-                Err(de::Error::custom(format!("{text:?} is longer than {longest}")))
-            }
-            Ok(length) => Ok(Self(length)),
-            Err(error) => Err(de::Error::custom(error)),
-        }
-    }
-}
-
-impl Serialize for Length {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&units::show_duration(self.0))
-    }
-}
-
-impl JsonSchema for Length {
-    fn schema_name() -> Cow<'static, str> {
-        "Length".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "pattern": "^ *[0-9]+ *(ms|s|m|h|d) *$", "examples": ["30s"]})
-    }
-}
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

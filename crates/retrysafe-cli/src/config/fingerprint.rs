@@ -50,6 +50,15 @@ pub(super) fn rules(file: &FingerprintFile, wrong: &mut Vec<Complaint>) -> Rules
         }
         rules = rules.without_host();
     }
+    if file.raw_bodies == Some(true) {
+        for (name, pointers) in [("include", &file.include), ("exclude", &file.exclude)] {
+            if pointers.is_some() {
+                let what = "has no effect beside `raw_bodies = true`; leave one of the two out";
+                wrong.push(Complaint::new(format!("fingerprint.{name}"), what));
+            }
+        }
+        rules = rules.raw_bodies();
+    }
     rules
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use retrysafe::stores::any::StoreUrl;
 
@@ -14,12 +14,18 @@ use super::access::AdminAccess;
 use super::environment::CONFIG_VARIABLE;
 use super::source::{self, Complaint, Origin, Source};
 use super::warnings::warnings;
+use super::worker::WorkerConfig;
 use super::{Config, File, Flags, environment, files, resolve};
+
+/// The file that is read where nobody names one, if it is in the working folder.
+pub(crate) const CONFIG_FILE: &str = "retrysafe.toml";
 
 /// A configuration that was read.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub config: Config,
+    /// The file that was read, if there is one.
+    pub file: Option<PathBuf>,
     /// The file that would say all of it, with secrets blotted out.
     pub whole: File,
     /// What is not wrong, and yet most likely not meant.
@@ -66,7 +72,7 @@ pub(crate) fn load(
     try_files: impl Fn(&File) -> Vec<Complaint>,
 ) -> Result<Loaded, Wrong> {
     let path = path(flags, variables);
-    let source = gather(flags, variables)?;
+    let source = gather(path.as_deref(), flags, variables)?;
     let resolved = resolve(&source.file);
     let mut found = resolved.as_ref().err().cloned().unwrap_or_default();
     found.extend(try_files(&source.file));
@@ -75,7 +81,7 @@ pub(crate) fn load(
         Ok(config) if complaints.is_empty() => {
             let whole = super::whole(&source.file, &config);
             let warnings = warnings(&source.file, variables);
-            Ok(Loaded { config, whole, warnings })
+            Ok(Loaded { config, file: path, whole, warnings })
         }
         Ok(_) | Err(_) => Err(Wrong { file: path, complaints }),
     }
@@ -108,34 +114,67 @@ pub(crate) fn admin_access(
     })
 }
 
+/// Reads what a worker needs, and nothing else: it stands in front of no API. `try_files` says what is wrong with the files that it
+/// names.
+///
+/// # Errors
+///
+/// Everything that is wrong with it.
+pub(crate) fn worker_config(
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+    try_files: impl Fn(&File) -> Vec<Complaint>,
+) -> Result<WorkerConfig, Wrong> {
+    part(flags, variables, |file, wrong| {
+        let config = WorkerConfig::read(file, wrong);
+        wrong.extend(try_files(file));
+        config
+    })
+}
+
 /// Reads a part of the configuration.
 fn part<T>(
     flags: &Flags,
     variables: &BTreeMap<String, String>,
     read: impl FnOnce(&File, &mut Vec<Complaint>) -> Option<T>,
 ) -> Result<T, Wrong> {
-    let source = gather(flags, variables)?;
+    let path = path(flags, variables);
+    let source = gather(path.as_deref(), flags, variables)?;
     let mut found = Vec::new();
     let part = read(&source.file, &mut found);
     let complaints = together(source.complaints, source.origins.locate(found), source.has_gaps);
     match part {
         Some(part) if complaints.is_empty() => Ok(part),
-        Some(_) | None => Err(Wrong { file: path(flags, variables), complaints }),
+        Some(_) | None => Err(Wrong { file: path, complaints }),
     }
 }
 
-/// The configuration file's name.
+/// Everything that is wrong with a file's text taken alone: without environment, flags and the files that it names.
+pub(crate) fn complaints_of(text: &str) -> Vec<Complaint> {
+    let source = source::read(text);
+    let found = resolve(&source.file).err().unwrap_or_default();
+    together(source.complaints, source.origins.locate(found), source.has_gaps)
+}
+
+/// The configuration file's name: what the flag says, or the variable, or else the usual one if there is such a file here.
 fn path(flags: &Flags, variables: &BTreeMap<String, String>) -> Option<PathBuf> {
-    flags.config.clone().or_else(|| variables.get(CONFIG_VARIABLE).map(Into::into))
+    let named = flags.config.clone().or_else(|| variables.get(CONFIG_VARIABLE).map(Into::into));
+    // Where nobody may look, reading says why. A file that is there and does not count would be worse.
+    let is_here = || Path::new(CONFIG_FILE).try_exists().unwrap_or(true);
+    named.or_else(|| is_here().then(|| CONFIG_FILE.into()))
 }
 
 /// File, environment and flags in one, and what is wrong with each of them.
-fn gather(flags: &Flags, variables: &BTreeMap<String, String>) -> Result<Source, Wrong> {
-    let mut source = match path(flags, variables) {
-        Some(path) => match std::fs::read_to_string(&path) {
+fn gather(
+    path: Option<&Path>,
+    flags: &Flags,
+    variables: &BTreeMap<String, String>,
+) -> Result<Source, Wrong> {
+    let mut source = match path {
+        Some(path) => match std::fs::read_to_string(path) {
             Ok(text) => source::read(&text),
             Err(error) => {
-                let what = files::unreadable(&path, &error);
+                let what = files::unreadable(path, &error);
                 let complaints = vec![Complaint::new("", what)];
                 return Err(Wrong { file: None, complaints });
             }

@@ -4,20 +4,37 @@
 //! [`Config`] that is complete and valid, or in a list of everything that is wrong, with places.
 
 mod access;
+mod admin_token_file;
+mod blot;
 mod cors;
+pub(crate) mod destinations;
+pub(crate) mod effect_file;
+pub(crate) mod effects;
 pub(crate) mod environment;
 pub(crate) mod file;
 mod files;
 mod fingerprint;
+mod health;
+mod length;
+pub(crate) mod list;
 mod load;
 pub(crate) mod lookup;
+pub(crate) mod lookup_file;
 mod memory;
 mod names;
+mod operators;
+mod outcomes;
+mod outcomes_file;
 mod path;
 pub(crate) mod rules;
 pub(crate) mod source;
+pub(crate) mod statuses;
 pub(crate) mod token;
+pub(crate) mod upstream;
 mod warnings;
+mod webhook_file;
+pub(crate) mod webhooks;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,19 +42,27 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::Uri;
-use http::uri::{Authority, Scheme};
 use ipnet::IpNet;
 use retrysafe::layer::Limits;
 use retrysafe::stores::any::{AnyError, StoreUrl};
 use retrysafe_core::fingerprint::Rules;
 
+pub(crate) use admin_token_file::Role;
 pub(crate) use cors::Cors;
-pub(crate) use file::{Anonymous, File, JwtFile, Length, LogFormat, ReconcileFile, Size, TlsFile};
+pub(crate) use file::{Anonymous, File, JwtFile, LogField, LogFile, LogFormat, Size, TlsFile};
 pub(crate) use files::{read_secret, unreadable};
-pub(crate) use load::{Loaded, Wrong, admin_access, load, store_url};
+pub(crate) use health::Health;
+pub(crate) use length::Length;
+pub(crate) use load::{
+    CONFIG_FILE, Loaded, Wrong, admin_access, complaints_of, load, store_url, worker_config,
+};
+pub(crate) use lookup::LookupRules;
+pub(crate) use operators::{ADMIN_NAME, NAME_BYTES_MAX, OperatorToken};
 pub(crate) use rules::{RouteRules, ScopePart};
 pub(crate) use source::Complaint;
+pub(crate) use upstream::{Target, Upstream, server};
+pub(crate) use webhooks::WebhookEndpoint;
+pub(crate) use worker::WorkerConfig;
 
 use crate::paths::patterns;
 use source::{Origin, Origins};
@@ -71,7 +96,10 @@ const REAP_EVERY: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub listen: SocketAddr,
+    /// Where requests go that no target takes.
     pub upstream: Upstream,
+    pub targets: Vec<Target>,
+    pub health: Option<Health>,
     pub store: StoreUrl,
     pub store_wait_max: Duration,
     pub state_folder: PathBuf,
@@ -92,21 +120,11 @@ pub(crate) struct Config {
     pub log: Log,
     pub sweep_every: Duration,
     pub reap_every: Duration,
-    pub reconcile: Option<ReconcileFile>,
+    pub lookups: Vec<LookupRules>,
+    pub webhooks: Vec<WebhookEndpoint>,
     pub fingerprint: Rules,
     pub defaults: RouteRules,
     pub routes: Vec<RouteRules>,
-}
-
-/// The API behind the gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Upstream {
-    /// Whether it speaks TLS.
-    pub tls: bool,
-    /// Its host and port as written.
-    pub authority: Authority,
-    /// Its port.
-    pub port: u16,
 }
 
 /// The operators' own listener.
@@ -114,6 +132,8 @@ pub(crate) struct Upstream {
 pub(crate) struct Admin {
     pub listen: SocketAddr,
     pub token: Option<Secret>,
+    pub tokens: Vec<OperatorToken>,
+    pub ledger_reports: Vec<PathBuf>,
 }
 
 /// What is written, and how.
@@ -122,6 +142,7 @@ pub(crate) struct Log {
     pub format: Option<LogFormat>,
     pub level: String,
     pub requests: bool,
+    pub fields: Vec<LogField>,
 }
 
 /// A text that is never shown.
@@ -173,9 +194,14 @@ impl Flags {
 pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     let mut wrong = Vec::new();
     let listen = address(file.listen.as_deref().unwrap_or(LISTEN), "listen", &mut wrong);
-    let upstream = upstream(file.upstream.as_deref(), &mut wrong);
+    let upstream = top_upstream(file.upstream.as_deref(), &mut wrong);
+    let targets = upstream::targets(file, upstream.as_ref(), &mut wrong);
+    let health = health::health(file, &mut wrong);
     let admin = admin(file, &mut wrong);
-    let trusted_networks = networks(file.trusted_networks.as_deref(), &mut wrong);
+    let trusted_networks =
+        networks(file.trusted_networks.as_deref(), "trusted_networks", &mut wrong);
+    effects::effects(&file.effects, &mut wrong);
+    let webhooks = webhooks::endpoints(&file.webhooks, &mut wrong);
     let fingerprint = fingerprint::rules(&file.fingerprint, &mut wrong);
     let has_jwt = file.jwt.is_some();
     let default_settings = rules::defaults(&file.defaults, &mut wrong);
@@ -196,12 +222,15 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         let settings = rules::route(table, &default_settings, &at, &mut wrong);
         routes.push(rules::rules(&settings, &fingerprint, &at, has_jwt, &mut wrong));
     }
-    if let Some(reconcile) = &file.reconcile {
-        wrong.extend(lookup::complaints(reconcile));
-        for route in routes.iter().chain([&defaults]) {
-            wrong.extend(lookup::unripe(reconcile, route));
-        }
+    let lookups = lookup::read_all(file, &routes, &defaults, &mut wrong);
+    let labels: Vec<&str> = routes.iter().chain([&defaults]).map(|route| &*route.path).collect();
+    wrong.extend(webhooks::unknown_routes(&webhooks, &labels));
+    let is_deaf = upstream.as_ref().is_some_and(|upstream| upstream.http2);
+    for lookup in lookups.iter().filter(|lookup| is_deaf && lookup.server.is_none()) {
+        let setting = format!("{}.url", lookup.table);
+        wrong.push(Complaint::new(setting, upstream::DEAF_TO_LOOKUPS));
     }
+    wrong.extend(lookup::asked_in_vain(file, &routes, &lookups));
     for (setting, length) in [
         ("head_time_max", file.head_time_max),
         ("write_time_max", file.write_time_max),
@@ -244,6 +273,8 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     Ok(Config {
         listen,
         upstream,
+        targets,
+        health,
         state_folder: state_folder(file, &store),
         store,
         store_wait_max: file.store_wait_max.map_or(STORE_WAIT_MAX, |length| length.0),
@@ -261,18 +292,24 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         tls: file.tls.clone(),
         authorities: file.upstream_tls.authorities.as_ref().map(Into::into),
         jwt: file.jwt.clone(),
-        log: Log {
-            format: file.log.format,
-            level: file.log.level.clone().unwrap_or_else(|| "info".into()),
-            requests: file.log.requests.unwrap_or(true),
-        },
+        log: log(file),
         sweep_every: file.upkeep.sweep_every.map_or(SWEEP_EVERY, |length| length.0),
         reap_every: file.upkeep.reap_every.map_or(REAP_EVERY, |length| length.0),
-        reconcile: file.reconcile.clone(),
+        lookups,
+        webhooks,
         fingerprint,
         defaults,
         routes,
     })
+}
+
+fn log(file: &File) -> Log {
+    Log {
+        format: file.log.format,
+        level: file.log.level.clone().unwrap_or_else(|| "info".into()),
+        requests: file.log.requests.unwrap_or(true),
+        fields: file.log.fields.clone().unwrap_or_else(|| LogField::USUAL.to_vec()),
+    }
 }
 
 fn cores() -> usize {
@@ -307,29 +344,12 @@ fn store(file: &File, wrong: &mut Vec<Complaint>) -> Option<StoreUrl> {
         .ok()
 }
 
-fn upstream(text: Option<&str>, wrong: &mut Vec<Complaint>) -> Option<Upstream> {
+fn top_upstream(text: Option<&str>, wrong: &mut Vec<Complaint>) -> Option<Upstream> {
     let Some(text) = text else {
         wrong.push(Complaint::new("upstream", "is not set: which API is to be protected?"));
         return None;
     };
-    let found = server(text);
-    if found.is_none() {
-        let what = "is not a base URL such as http://127.0.0.1:3000, without path and password";
-        wrong.push(Complaint::new("upstream", what));
-    }
-    found
-}
-
-/// The server of a URL without path and password.
-pub(crate) fn server(url: &str) -> Option<Upstream> {
-    let uri = url.parse::<Uri>().ok()?;
-    let tls = *uri.scheme()? == Scheme::HTTPS;
-    let plain = *uri.scheme()? == Scheme::HTTP;
-    let authority = uri.authority()?.clone();
-    let bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
-    let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
-    let no_password = !authority.as_str().contains('@');
-    ((tls || plain) && bare && no_password).then_some(Upstream { tls, authority, port })
+    upstream::read(text).map_err(|what| wrong.push(Complaint::new("upstream", what))).ok()
 }
 
 fn admin(file: &File, wrong: &mut Vec<Complaint>) -> Option<Admin> {
@@ -355,8 +375,10 @@ fn admin(file: &File, wrong: &mut Vec<Complaint>) -> Option<Admin> {
     let setting = if file.admin.token.is_some() { "admin.token" } else { "admin.token_file" };
     let what = token.as_deref().and_then(weak_token);
     wrong.extend(what.map(|what| Complaint::new(setting, what)));
+    let tokens = operators::named_tokens(&file.admin.tokens, token.as_deref(), wrong);
     let listen = address(listen, "admin.listen", wrong)?;
-    Some(Admin { listen, token: token.map(Secret) })
+    let ledger_reports = file.admin.ledger_reports.iter().map(Into::into).collect();
+    Some(Admin { listen, token: token.map(Secret), tokens, ledger_reports })
 }
 
 /// The fewest characters of an admin token: 16 random letters and digits cannot be guessed through a
@@ -375,14 +397,14 @@ fn weak_token(token: &str) -> Option<String> {
     })
 }
 
-fn networks(list: Option<&[String]>, wrong: &mut Vec<Complaint>) -> Vec<IpNet> {
+fn networks(list: Option<&[String]>, setting: &str, wrong: &mut Vec<Complaint>) -> Vec<IpNet> {
     let mut networks = Vec::new();
     for text in list.unwrap_or_default() {
         let whole = text.parse::<IpNet>();
         match whole.or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from)) {
             Ok(network) => networks.push(network),
             Err(_) => wrong.push(Complaint::new(
-                "trusted_networks",
+                setting,
                 format!("{text:?} is not a network such as 10.0.0.0/8"),
             )),
         }
@@ -395,18 +417,21 @@ fn whole(file: &File, config: &Config) -> File {
     let mut unheard = Vec::new();
     let defaults = rules::defaults(&file.defaults, &mut unheard);
     let mut whole = file.clone();
-    let blot = |secret: &mut Option<String>| {
+    let hide = |secret: &mut Option<String>| {
         if secret.is_some() {
             *secret = Some("…".into());
         }
     };
-    blot(&mut whole.admin.token);
+    hide(&mut whole.admin.token);
+    whole.admin.tokens.values_mut().for_each(|table| hide(&mut table.token));
     if let Some(jwt) = &mut whole.jwt {
-        blot(&mut jwt.secret);
+        hide(&mut jwt.secret);
+        jwt.jwks_url = jwt.jwks_url.as_deref().map(blot::without_values);
     }
-    if let Some(reconcile) = &mut whole.reconcile {
-        reconcile.headers.values_mut().for_each(|value| *value = "…".into());
+    for lookup in whole.reconcile.iter_mut().chain(whole.lookups.values_mut()) {
+        lookup.show_whole();
     }
+    whole.effects.values_mut().for_each(effect_file::EffectFile::blot);
     whole.route =
         file.route.iter().map(|table| rules::route(table, &defaults, "", &mut unheard)).collect();
     whole.defaults = defaults;
@@ -428,11 +453,27 @@ fn whole(file: &File, config: &Config) -> File {
     whole.upkeep.reap_every = Some(Length(config.reap_every));
     whole.log.level = Some(config.log.level.clone());
     whole.log.requests = Some(config.log.requests);
+    whole.log.fields = Some(config.log.fields.clone());
+    whole.health = config.health.as_ref().map(Health::whole);
     whole
+}
+
+impl Config {
+    /// Every upstream once, the one at the top first.
+    pub(crate) fn upstreams(&self) -> Vec<&Upstream> {
+        let mut all = vec![&self.upstream];
+        for Target { upstream, .. } in &self.targets {
+            if !all.contains(&upstream) {
+                all.push(upstream);
+            }
+        }
+        all
+    }
 }
 
 /// What may not change while the gateway runs, and did.
 pub(crate) fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let admin_address = |config: &Config| config.admin.as_ref().map(|admin| admin.listen);
     let asked_of = |route: &RouteRules| (route.scope.clone(), route.anonymous);
     let scopes = |config: &Config| -> BTreeMap<String, (Vec<ScopePart>, Anonymous)> {
         let routes = config.routes.iter().chain([&config.defaults]);
@@ -452,7 +493,7 @@ pub(crate) fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("fingerprint", old.fingerprint != new.fingerprint),
         ("listen", old.listen != new.listen),
         ("threads", old.threads != new.threads),
-        ("admin", old.admin != new.admin),
+        ("admin.listen", admin_address(old) != admin_address(new)),
     ]
     .into_iter()
     .filter_map(|(name, changed)| changed.then_some(name))

@@ -11,7 +11,8 @@ use retrysafe_core::policy::{KeyRule, OnServerError, OnStoreError};
 use retrysafe_core::units::{show_duration, show_size};
 
 use super::cors::Cors;
-use super::file::{self, Anonymous, Length, RouteSettings, Size};
+use super::file::{self, Anonymous, RouteSettings, Size};
+use super::length::Length;
 use super::names;
 use super::source::Complaint;
 use crate::paths::patterns::Pattern;
@@ -103,7 +104,7 @@ macro_rules! layered {
 
 /// One table laid over another.
 fn layered(over: &RouteSettings, under: &RouteSettings) -> RouteSettings {
-    layered!(over, under; path, strict, dialect, methods, key, key_header, key_syntax, key_chars_min, ttl, lease,
+    layered!(over, under; path, upstream, strip_prefix, strict, dialect, methods, key, key_header, key_syntax, key_chars_min, ttl, lease,
         lease_max, wait_max, in_flight, upstream_timeout, request_bytes_max, request_time_max,
         response_bytes_max, answer_hold_max, on_server_error, on_store_error, retryable_statuses, absence, mode,
         scope, anonymous, keep_set_cookie, replay_marker, announce_expiry, cors,
@@ -115,6 +116,8 @@ pub(crate) fn built_in() -> RouteSettings {
     let policy = Policy::default();
     RouteSettings {
         path: None,
+        upstream: None,
+        strip_prefix: None,
         strict: Some(false),
         dialect: Some(policy.dialect.into()),
         methods: Some(policy.methods.iter().map(ToString::to_string).collect()),

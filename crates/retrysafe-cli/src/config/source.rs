@@ -150,9 +150,12 @@ pub(crate) fn schema() -> Value {
     settings.into_generator().into_root_schema_for::<File>().to_value()
 }
 
-/// The schema of a member, through whatever says that it may be absent.
+/// The schema of a member, through whatever says that it may be absent. A table that takes any name, such as `effects`, has one
+/// schema for all its members.
 pub(crate) fn member<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
-    alternatives(schema).find_map(|schema| schema.get("properties")?.get(name))
+    let named = alternatives(schema).find_map(|schema| schema.get("properties")?.get(name));
+    let any = || schema.get("additionalProperties").filter(|any| any.is_object());
+    named.or_else(any)
 }
 
 /// The names of all members.
@@ -196,7 +199,6 @@ impl Walk<'_> {
             self.origins.values.insert(setting.clone(), value.span());
             let what = match member(schema, name) {
                 Some(inner) => self.value(value.get_mut(), inner, &setting).err(),
-                // A table without named members, such as the headers of a lookup, takes any name.
                 None if names.is_empty() => None,
                 None => Some(match nearest(name, &names) {
                     Some(near) => format!("there is no such setting; did you mean `{near}`?"),
@@ -385,6 +387,16 @@ mod tests {
     fn free_tables_take_any_name() {
         let text = "[reconcile]\nurl='http://x/{id}'\n[reconcile.headers]\nAnything='1'\n";
         assert_eq!(complaints(text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_table_of_tables_is_looked_into() {
+        let text = "[effects.mail]\nurl = 'https://x'\nfailure_max = 3\n[effects.mail.signing]\nsecret = 'x'\n\
+                    [effects.mail.headers]\nAnything = '1'\n";
+        let told = complaints(text);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("line 3") && told[0].contains("`failures_max`"), "{told:?}");
+        assert!(told[1].contains("`effects.mail.signing.secret`"), "{told:?}");
     }
 
     #[test]

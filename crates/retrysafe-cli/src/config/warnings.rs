@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use http::Uri;
 use http::uri::Scheme;
 
+use super::blot;
 use super::environment;
 use super::file::File;
 
@@ -15,8 +16,9 @@ pub(super) fn warnings(file: &File, variables: &BTreeMap<String, String>) -> Vec
     let jwks_url = file.jwt.as_ref().and_then(|jwt| jwt.jwks_url.as_deref());
     if let Some(url) = jwks_url.filter(|url| is_open_to_others(url)) {
         warnings.push(format!(
-            "`jwt.jwks_url`: {url:?} is read without encryption: whoever stands in between can put a key \
-             of their own in, and sign tokens in anybody's name; write https://"
+            "`jwt.jwks_url`: {} is read without encryption: whoever stands in between can put a key \
+             of their own in, and sign tokens in anybody's name; write https://",
+            blot::without_values(url)
         ));
     }
     warnings

@@ -62,7 +62,7 @@ executed = ["charged"]
 not_executed = ["called_off"]
 response = "/answer"
 every = "200ms"
-schedule = ["200ms", "500ms", "1s", "2s", "5s", "10s"]
+schedule = "200ms, 300ms, 500ms, 1s, 3s, 5s"
 
 [[route]]
 path = "/payments"

@@ -81,7 +81,13 @@ impl Demo {
         }
         say("\nIt is still up. Try it (the second line replays, the third is refused):\n");
         say(&gateway.curl_lines());
-        say(&format!("Admin API: {}   (Ctrl-C ends the demo)", gateway.admin_line()));
+        say(&format!("the gateway    http://{}", gateway.address()));
+        say(&format!(
+            "the API        http://{}   (its upstream: what reaches it without the gateway is not protected)",
+            shop.address()
+        ));
+        say(&format!("the operators  {}", gateway.admin_line()));
+        say("\nCtrl-C ends the demo.");
         // The only way on from here is a signal, and that is the way it should end.
         told_to_end().await;
         Ok(ExitCode::SUCCESS)

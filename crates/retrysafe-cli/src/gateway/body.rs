@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use retrysafe::layer;
@@ -24,6 +25,9 @@ struct OpenAnswer {
     body: Incoming,
     held: Held,
     silence: Silence,
+    /// Whether only a flag says that it is whole. A stream of HTTP/2 may be reset "without error" in the middle of an answer, which looks
+    /// like an end.
+    ends_by_flag: bool,
 }
 
 /// What a caller gets.
@@ -41,6 +45,8 @@ pub(crate) enum Reply {
 pub(crate) enum Broken {
     /// The connection did.
     Connection(hyper::Error),
+    /// The upstream has reset its stream before the answer was whole.
+    Reset,
     /// It took too long.
     TimedOut,
     /// The gateway stops, and has given it up.
@@ -51,6 +57,7 @@ impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(error) => write!(f, "the answer broke off: {error}"),
+            Self::Reset => f.write_str("the upstream reset the answer before it was whole"),
             Self::TimedOut => f.write_str("the answer paused for longer than `upstream_timeout`"),
             Self::GivenUp => f.write_str("the gateway stops before the answer has ended"),
         }
@@ -67,12 +74,13 @@ impl From<Infallible> for Broken {
 
 impl Answer {
     /// An answer over a connection.
-    pub(crate) fn new(body: Incoming, held: Held, silence: Silence) -> Self {
+    pub(crate) fn new(body: Incoming, version: Version, held: Held, silence: Silence) -> Self {
         if body.is_end_stream() {
             held.give_back();
             return Self::empty();
         }
-        Self(Some(OpenAnswer { body, held, silence }))
+        let ends_by_flag = version == Version::HTTP_2;
+        Self(Some(OpenAnswer { body, held, silence, ends_by_flag }))
     }
 
     /// An answer without a body.
@@ -97,6 +105,10 @@ impl Body for Answer {
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let Some(open) = &mut self.0 else { return Poll::Ready(None) };
         match Pin::new(&mut open.body).poll_frame(context) {
+            Poll::Ready(None) if open.ends_by_flag && !open.body.is_end_stream() => {
+                self.0 = None;
+                Poll::Ready(Some(Err(Broken::Reset)))
+            }
             Poll::Ready(None) => {
                 self.ended();
                 Poll::Ready(None)

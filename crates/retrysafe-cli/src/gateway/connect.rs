@@ -9,6 +9,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::task::{Context, Poll};
 use rustix::net::{RecvFlags, recv};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -50,7 +51,11 @@ enum Way {
         host: Arc<str>,
         port: u16,
         tls: Option<(TlsConnector, ServerName<'static>)>,
+        /// Whether HTTP/2 is spoken; over TLS, whether it is offered.
+        http2: bool,
     },
+    /// A socket in the file system.
+    Socket(Arc<Path>),
     /// Whatever the program that the gateway runs in has made.
     InProcess(Arc<Dial>),
 }
@@ -63,10 +68,12 @@ const BYTES_BEFORE_ANSWER_MAX: usize = 512 << 10;
 pub(crate) struct Stream {
     carrier: Carrier,
     exchange: Exchange,
+    is_http2: bool,
 }
 
 enum Carrier {
     Plain(TcpStream),
+    Socket(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
     InProcess(Box<dyn UpstreamIo>),
 }
@@ -128,16 +135,23 @@ impl Connector {
     ///
     /// If the authorities to trust cannot be read.
     pub(crate) fn new(upstream: &Upstream, authorities: Option<&Path>) -> io::Result<Self> {
-        let Upstream { tls, authority, port } = upstream;
+        let Upstream { tls, http2, authority, port, socket } = upstream;
+        if let Some(socket) = socket {
+            return Ok(Self::by(Way::Socket(socket.as_path().into())));
+        }
         let host = authority.host().trim_matches(['[', ']']);
         let tls = if *tls {
             let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-            let client = dial::client_config(authorities)?;
+            let client = if *http2 {
+                dial::client_config_with_http2(authorities)?
+            } else {
+                dial::client_config(authorities)?
+            };
             Some((TlsConnector::from(client), name))
         } else {
             None
         };
-        Ok(Self::by(Way::Network { host: host.into(), port: *port, tls }))
+        Ok(Self::by(Way::Network { host: host.into(), port: *port, tls, http2: *http2 }))
     }
 
     /// The connector to whatever is made by this.
@@ -155,26 +169,41 @@ impl Connector {
         self.generation
     }
 
+    /// Whether it speaks TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        match &self.way {
+            Way::Network { tls, .. } => tls.is_some(),
+            Way::Socket(_) | Way::InProcess(_) => false,
+        }
+    }
+
     /// Connects.
     ///
     /// # Errors
     ///
     /// Whatever stood in the way. Nothing has been sent then.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
+        let mut is_http2 = false;
         let carrier = match &self.way {
-            Way::Network { host, port, tls } => {
+            Way::Network { host, port, tls, http2 } => {
                 let stream = TcpStream::connect((&**host, *port)).await?;
                 stream.set_nodelay(true)?;
                 match tls {
-                    None => Carrier::Plain(stream),
+                    None => {
+                        is_http2 = *http2;
+                        Carrier::Plain(stream)
+                    }
                     Some((connector, name)) => {
-                        Carrier::Tls(Box::new(connector.connect(name.clone(), stream).await?))
+                        let stream = connector.connect(name.clone(), stream).await?;
+                        is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                        Carrier::Tls(Box::new(stream))
                     }
                 }
             }
+            Way::Socket(path) => Carrier::Socket(UnixStream::connect(path).await?),
             Way::InProcess(dial) => Carrier::InProcess(dial().await?),
         };
-        Ok(Stream { carrier, exchange: Exchange::default() })
+        Ok(Stream { carrier, exchange: Exchange::default(), is_http2 })
     }
 }
 
@@ -191,6 +220,11 @@ impl fmt::Display for SpokeUnasked {
 impl std::error::Error for SpokeUnasked {}
 
 impl Stream {
+    /// Whether HTTP/2 is spoken over it.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.is_http2
+    }
+
     /// By which this connection is told what is sent over it.
     pub(crate) fn exchange(&self) -> Exchange {
         self.exchange.clone()
@@ -201,8 +235,9 @@ impl Carrier {
     /// Whether the upstream is still there and silent.
     fn is_silent(&self) -> io::Result<()> {
         let (socket, is_plain) = match self {
-            Self::Plain(stream) => (stream, true),
-            Self::Tls(stream) => (stream.get_ref().0, false),
+            Self::Plain(stream) => (stream.as_fd(), true),
+            Self::Socket(stream) => (stream.as_fd(), true),
+            Self::Tls(stream) => (stream.get_ref().0.as_fd(), false),
             // Nothing stands between it and us: had it spoken, we would have read it just now.
             Self::InProcess(_) => return Ok(()),
         };
@@ -228,6 +263,7 @@ impl AsyncRead for Stream {
         let before = buffer.filled().len();
         let read = match &mut this.carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Carrier::Socket(stream) => Pin::new(stream).poll_read(context, buffer),
             Carrier::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
             Carrier::InProcess(stream) => Pin::new(stream).poll_read(context, buffer),
         };
@@ -254,6 +290,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Carrier::Socket(stream) => Pin::new(stream).poll_write(context, bytes),
             Carrier::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
             Carrier::InProcess(stream) => Pin::new(stream).poll_write(context, bytes),
         }
@@ -266,6 +303,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Carrier::Socket(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Carrier::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Carrier::InProcess(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
@@ -274,6 +312,7 @@ impl AsyncWrite for Stream {
     fn is_write_vectored(&self) -> bool {
         match &self.carrier {
             Carrier::Plain(stream) => stream.is_write_vectored(),
+            Carrier::Socket(stream) => stream.is_write_vectored(),
             Carrier::Tls(stream) => stream.is_write_vectored(),
             Carrier::InProcess(stream) => stream.is_write_vectored(),
         }
@@ -282,6 +321,7 @@ impl AsyncWrite for Stream {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Carrier::Socket(stream) => Pin::new(stream).poll_flush(context),
             Carrier::Tls(stream) => Pin::new(stream).poll_flush(context),
             Carrier::InProcess(stream) => Pin::new(stream).poll_flush(context),
         }
@@ -290,6 +330,7 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().carrier {
             Carrier::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Carrier::Socket(stream) => Pin::new(stream).poll_shutdown(context),
             Carrier::Tls(stream) => Pin::new(stream).poll_shutdown(context),
             Carrier::InProcess(stream) => Pin::new(stream).poll_shutdown(context),
         }

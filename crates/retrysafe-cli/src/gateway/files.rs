@@ -4,7 +4,7 @@
 
 use super::jwt::Verifier;
 use super::live;
-use crate::config::{Complaint, File, unreadable};
+use crate::config::{Complaint, File, unreadable, webhooks};
 use crate::dial;
 
 /// What is wrong with the files, all of it.
@@ -21,5 +21,6 @@ pub(crate) fn complaints(file: &File) -> Vec<Complaint> {
     if let Some(jwt) = &file.jwt {
         wrong.extend(Verifier::new(jwt).err().unwrap_or_default());
     }
+    wrong.extend(webhooks::secret_complaints(&file.webhooks));
     wrong
 }

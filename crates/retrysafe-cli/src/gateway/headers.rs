@@ -20,19 +20,21 @@ use retrysafe_core::wire::{
 
 use super::guard::{GuardedHeaders, as_read};
 use super::scope::LastCaller;
+use crate::dashboard::SESSION_COOKIE;
 
 /// The header that names one request in the logs of all who handle it.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// What else proxies say about a caller.
 const CLAIMS: [HeaderName; 5] = [
     header::FORWARDED,
     HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-prefix"),
+    X_FORWARDED_PREFIX,
     HeaderName::from_static("x-forwarded-server"),
     HeaderName::from_static("x-real-ip"),
 ];
@@ -83,6 +85,16 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// The address that requests come from, as it is shown.
+    pub(crate) fn shown(&self) -> &HeaderValue {
+        &self.shown
+    }
+
+    /// Whether the connection is encrypted.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
     pub(crate) fn new(address: IpAddr, is_tls: bool) -> Self {
         let address = address.to_canonical();
         // An address holds nothing that a header could not.
@@ -186,6 +198,43 @@ pub(crate) fn join_cookies(parts: &mut Parts) {
     }
 }
 
+/// Takes the dashboard's session from a request, and leaves its other cookies as they are, byte for byte. A browser sends a cookie to
+/// every port of a host: whoever reads the dashboard under the host name of the API would show the session to the upstream, and would
+/// be another caller for having it.
+pub(crate) fn strip_session(headers: &mut HeaderMap) {
+    let is_shown = |line: &HeaderValue| pairs(line).any(is_session);
+    if !headers.get_all(header::COOKIE).iter().any(is_shown) {
+        return;
+    }
+    let left: Vec<HeaderValue> =
+        headers.get_all(header::COOKIE).iter().filter_map(without_session).collect();
+    headers.remove(header::COOKIE);
+    for line in left {
+        headers.append(header::COOKIE, line);
+    }
+}
+
+fn pairs(cookies: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    cookies.as_bytes().split(|byte| *byte == b';')
+}
+
+fn is_session(pair: &[u8]) -> bool {
+    let name_end = pair.iter().position(|byte| *byte == b'=');
+    let name = name_end.and_then(|end| pair.get(..end));
+    name.is_some_and(|name| name.trim_ascii() == SESSION_COOKIE.as_bytes())
+}
+
+/// A line of cookies without the dashboard's own; nothing if it had no other.
+fn without_session(line: &HeaderValue) -> Option<HeaderValue> {
+    if !pairs(line).any(is_session) {
+        return Some(line.clone());
+    }
+    let others: Vec<&[u8]> = pairs(line).filter(|pair| !is_session(pair)).collect();
+    let joined = others.join(&b";"[..]);
+    // Pieces of a header that are joined by its own separator are a header.
+    HeaderValue::from_bytes(joined.trim_ascii()).ok().filter(|line| !line.is_empty())
+}
+
 /// Where a caller takes trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrailersTaken {
@@ -278,6 +327,13 @@ pub(crate) fn forward(headers: &mut HeaderMap, peer: &Peer, networks: &[IpNet]) 
     headers.entry(X_FORWARDED_PROTO).or_insert(proto);
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
+    }
+}
+
+/// Says to the upstream which part of the path was taken off.
+pub(crate) fn forward_prefix(headers: &mut HeaderMap, prefix: &str) {
+    if let Ok(prefix) = HeaderValue::from_str(prefix) {
+        headers.insert(X_FORWARDED_PREFIX, prefix);
     }
 }
 
@@ -396,6 +452,31 @@ mod tests {
             (&headers["connection"], &headers["upgrade"]),
             (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket"))
         );
+    }
+
+    #[test]
+    fn the_dashboards_session_is_taken_and_other_cookies_stay_as_they_are() {
+        let left = |lines: &[&'static str]| {
+            let pairs: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
+            let mut headers = map(&pairs);
+            strip_session(&mut headers);
+            let lines = headers.get_all("cookie").iter().map(|line| line.to_str().unwrap());
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&["retrysafe-session=1"]), [""; 0]);
+        assert_eq!(left(&["a=1; retrysafe-session=1; b=2"]), ["a=1; b=2"]);
+        assert_eq!(left(&["retrysafe-session=1;  b = \"2\";c"]), ["b = \"2\";c"]);
+        assert_eq!(left(&["a=1;retrysafe-session =x=y"]), ["a=1"]);
+        assert_eq!(left(&["a=1", "retrysafe-session=1", "b=2"]), ["a=1", "b=2"]);
+        for other in [
+            " ;; a=retrysafe-session=1 ;",
+            "Retrysafe-Session=1",
+            "xretrysafe-session=1",
+            "retrysafe-session2=1",
+            "retrysafe-session",
+        ] {
+            assert_eq!(left(&[other]), [other]);
+        }
     }
 
     #[test]

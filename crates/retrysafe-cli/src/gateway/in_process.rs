@@ -111,5 +111,5 @@ fn live(settings: &str, dial: &Arc<Dial>, former: Option<&Live>) -> Result<Live,
     }
     let config = config::resolve(&file).map_err(|wrong| format!("{wrong:?}"))?;
     let live = Live::new(config, former)?;
-    Ok(Live { connector: Connector::over(Arc::clone(dial)), ..live })
+    Ok(live.over(Connector::over(Arc::clone(dial))))
 }

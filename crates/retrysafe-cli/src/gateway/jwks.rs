@@ -248,8 +248,9 @@ impl KeyServer {
         let uri = url.parse::<http::Uri>().map_err(|error| error.to_string())?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         let base = url.strip_suffix(path.as_str()).unwrap_or(url);
-        let server = config::server(base)
-            .ok_or_else(|| format!("{url:?} is not a URL such as https://id.example/jwks.json"))?;
+        let server = config::server(base).ok_or(
+            "is not a URL such as https://id.example/jwks.json, without a name and a password",
+        )?;
         let authorities = jwt.authorities.as_deref().map(Path::new);
         let connector = Connector::new(&server, authorities).map_err(|error| error.to_string())?;
         Ok(Self {

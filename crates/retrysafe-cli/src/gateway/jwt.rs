@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(fault(&at(now() - 30, 1)), None, "a minute, unless it is set");
         assert_eq!(fault(&at(LATER, now() + 30)), None);
         assert_eq!(fault(&at(now() - 120, 1)), Some(TokenFault::Expired));
-        let none = Some(crate::config::file::Length(Duration::ZERO));
+        let none = Some(crate::config::Length(Duration::ZERO));
         let strict = JwtFile { leeway: none, ..settings() };
         let head = Header::default();
         assert!(verified(&strict, &head, &at(now() - 30, 1)).is_err());

@@ -14,7 +14,8 @@ use super::connect::Connector;
 use super::guard::GuardedHeaders;
 use super::jwt::Verifier;
 use super::route::Routes;
-use crate::config::{self, Complaint, Config, TlsFile};
+use super::upstream_state::LiveUpstream;
+use crate::config::{self, Complaint, Config, TlsFile, Upstream};
 
 /// What holds right now.
 pub(crate) struct Live {
@@ -22,7 +23,10 @@ pub(crate) struct Live {
     pub routes: Routes,
     /// The headers that may be spelt in one way only.
     pub guard: GuardedHeaders,
+    /// How the upstream at the top is reached.
     pub connector: Connector,
+    /// Every upstream, the one at the top first.
+    pub upstreams: Vec<Arc<LiveUpstream>>,
     pub verifier: Option<Arc<Verifier>>,
     pub tls: Option<TlsAcceptor>,
     /// The policy document, as it is published.
@@ -38,8 +42,9 @@ impl Live {
     /// If one of its files cannot be read or used.
     pub(crate) fn new(config: Config, former: Option<&Self>) -> Result<Self, String> {
         let tls = config.tls.as_ref().map(acceptor).transpose().map_err(in_one)?;
-        let connector = Connector::new(&config.upstream, config.authorities.as_deref())
-            .map_err(|error| format!("upstream: {error}"))?;
+        let upstreams = upstreams(&config, former)?;
+        let top = upstreams.first().ok_or("upstream: is not set")?;
+        let connector = top.connector.clone();
         let same_server = former.filter(|former| {
             former.config.jwt == config.jwt
                 && config.jwt.as_ref().is_some_and(|jwt| jwt.jwks_url.is_some())
@@ -52,8 +57,36 @@ impl Live {
         let routes = Routes::new(&config);
         let published = super::published::document(&routes);
         let guard = GuardedHeaders::new(&config);
-        Ok(Self { config, routes, guard, connector, verifier, tls, published })
+        Ok(Self { config, routes, guard, connector, upstreams, verifier, tls, published })
     }
+
+    /// The same, with another way to the upstream at the top.
+    pub(crate) fn over(mut self, connector: Connector) -> Self {
+        if let Some(top) = self.upstreams.first_mut() {
+            let upstream = top.upstream.clone();
+            let health = Arc::clone(&top.health);
+            *top = Arc::new(LiveUpstream { upstream, connector: connector.clone(), health });
+        }
+        Self { connector, ..self }
+    }
+}
+
+/// All upstreams of a configuration. What is known of the health of one that stays is kept.
+fn upstreams(config: &Config, former: Option<&Live>) -> Result<Vec<Arc<LiveUpstream>>, String> {
+    let is_checked = config.health.is_some();
+    let known = |upstream: &Upstream| {
+        let all = former.filter(|_| is_checked)?.upstreams.iter();
+        all.map(|it| (&it.upstream, &it.health))
+            .find(|(it, _)| *it == upstream)
+            .map(|(_, health)| Arc::clone(health))
+    };
+    let live = |upstream: &Upstream| {
+        let connector = Connector::new(upstream, config.authorities.as_deref())
+            .map_err(|error| format!("upstream: {error}"))?;
+        let health = known(upstream).unwrap_or_default();
+        Ok(Arc::new(LiveUpstream { upstream: upstream.clone(), connector, health }))
+    };
+    config.upstreams().into_iter().map(live).collect()
 }
 
 fn in_one(complaints: Vec<Complaint>) -> String {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use retrysafe::stores::any::{AnyStore, StoreUrl};
 use retrysafe::upkeep::take_census;
 use retrysafe_core::Engine;
+use retrysafe_core::store::Census;
 
 use super::predecessor::OwnerFile;
 use crate::Failure;
@@ -18,6 +19,10 @@ use crate::config::Config;
 pub(crate) struct LookedBack {
     /// From which number on this process numbers its owners.
     pub first_owner: u64,
+    /// How many requests the former process left running.
+    pub left_running: usize,
+    /// What the store held.
+    pub census: Census,
     /// Says to the next process which owners were this one's.
     _owners: Option<OwnerFile>,
 }
@@ -37,7 +42,7 @@ pub(crate) async fn look_back(
         tracing::warn!(
             count = abandoned,
             "{} when this store was last closed, and nobody knows their outcome: see `retrysafe \
-             keys list --state unknown`",
+             unknown list`",
             were_running(abandoned)
         );
     }
@@ -48,13 +53,15 @@ pub(crate) async fn look_back(
             take_owners(&config.state_folder, config)
         }
     };
+    let mut left_running = abandoned;
     if let Some(owners) = &mut owners {
         let left = owners.settle(&Engine::new(Arc::clone(store))).await?;
+        left_running += left;
         if left > 0 {
             tracing::warn!(
                 count = left,
                 "{} when this gateway last ended, and nobody knows their outcome: see `retrysafe \
-                 keys list --state unknown`",
+                 unknown list`",
                 were_running(left)
             );
         }
@@ -69,7 +76,7 @@ pub(crate) async fn look_back(
         bytes = census.bytes,
         "the store holds"
     );
-    Ok(LookedBack { first_owner, _owners: owners })
+    Ok(LookedBack { first_owner, left_running, census, _owners: owners })
 }
 
 fn were_running(count: usize) -> String {

@@ -3,8 +3,8 @@
 //! ```text
 //! connection        listen: accept, TLS, HTTP/1.1 or HTTP/2, half-close, drain
 //!   the door        front + guard: what two servers could read differently is refused
-//!   our own pages   published: the policy; wellknown: the state of the caller's own key
-//!   the rule        route + paths: every spelling of a path finds its rule
+//!   our own pages   published: the policy; wellknown: the state of the caller's own key; webhooks: what providers tell
+//!   the rule        destination + route + paths: every spelling of a path finds its upstream and its rule
 //!   the caller      scope: only for covered requests with a key
 //!   the layer       retrysafe::layer: begin, execute or replay, settle
 //!   the headers     headers: one hop's end here, forged markers too; who is asking is said
@@ -17,21 +17,26 @@
 
 pub(crate) mod answer;
 mod body;
+mod callers_body;
 mod connect;
 mod cors;
 pub(crate) mod descriptors;
+mod destination;
+mod durations;
 pub(crate) mod files;
 mod framing;
 mod front;
 mod guard;
 mod headers;
+mod health;
+mod http_form;
 pub(crate) mod in_process;
 mod jwks;
 pub(crate) mod jwt;
 pub(crate) mod listen;
 pub(crate) mod live;
 mod look_back;
-mod open;
+mod lookup_desk;
 mod outgoing;
 mod pool;
 mod predecessor;
@@ -42,6 +47,7 @@ mod reconcile;
 mod request_log;
 pub(crate) mod route;
 mod scope;
+mod sender;
 pub(crate) mod serve;
 mod silence;
 mod single_key;
@@ -49,7 +55,9 @@ mod single_key;
 mod tests;
 mod upkeep;
 mod upload;
+mod upstream_state;
 mod wake_batcher;
+mod webhooks;
 mod wellknown;
 
 use std::sync::Arc;
@@ -60,25 +68,39 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use retrysafe::layer::{self, Failed, IdempotencyLayer, Limiter, MemoryBudget, RequestFacts};
+use retrysafe::layer::{
+    self, ExecutionGate, Failed, IdempotencyLayer, Limiter, MemoryBudget, RequestFacts,
+    RequestWatch, ScopeTally,
+};
+use retrysafe::stores::postgres::PostgresStore;
+use retrysafe::upkeep::Asker;
+use retrysafe::webhooks::Inbox;
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
 use retrysafe_core::policy::Mode;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::store::Store;
-use retrysafe_core::{Engine, Key, Policy};
+use retrysafe_core::wire::ASK_AGAIN_SOON;
+use retrysafe_core::{Engine, Policy};
 use tower_layer::Layer as _;
 
 use body::{Answer, Reply};
+use callers_body::CallersBody;
 use cors::{Page, Permissions};
 use descriptors::ConnectionSlots;
+use destination::Destination;
+use durations::AskedLabels;
 use headers::{Peer, RequestIds, X_REQUEST_ID};
 use live::Live;
 use pool::Pool;
-use proxy::Proxy;
-use request_log::{Line, Outcome, RequestLog, Way};
+use proxy::{OnwardWay, Proxy};
+use request_log::{Asked, Line, Outcome, RequestLog, Way};
 use route::Route;
+use upstream_state::LiveUpstream;
 use wellknown::Pace;
+
+use crate::admin::SharedWebhooks;
+use crate::otel::{EndedRequest, OpenSpan, Tracer};
 
 /// What all threads share.
 pub(crate) struct Gateway<S> {
@@ -92,6 +114,15 @@ pub(crate) struct Gateway<S> {
     limiter: Limiter,
     pub memory: MemoryBudget,
     pub slots: ConnectionSlots,
+    inbox: Option<Inbox>,
+    /// What receives webhooks. A reload exchanges it.
+    pub webhooks: SharedWebhooks<S>,
+    /// Whom an operator asks about one unknown record, out of turn.
+    pub asker: ArcSwap<Asker>,
+    /// Whose requests are repeated, and whose keys are misused.
+    pub tally: ScopeTally,
+    /// None where nothing is traced.
+    tracer: Option<Tracer>,
 }
 
 /// What one thread has of its own.
@@ -108,6 +139,7 @@ struct Admitted {
     /// What stands for its key in the log.
     key: Option<KeyDigest>,
     has_key: bool,
+    destination: Destination,
 }
 
 impl<S: Store> Gateway<S> {
@@ -120,10 +152,13 @@ impl<S: Store> Gateway<S> {
         first_owner: u64,
     ) -> Self {
         let limiter = Limiter::new(live.config.limits);
+        let webhooks = webhooks::receiver(&live.config, &store, None);
         let memory = MemoryBudget::new(live.config.held_bytes_max);
+        let tally = ScopeTally::default();
         let layer = IdempotencyLayer::new(Arc::clone(&store))
             .limiter(limiter.clone())
             .memory(memory.clone())
+            .tally(tally.clone())
             .late_answers_max(live.config.late_answers_max)
             .trust_outcome_header(true)
             .owners_from(first_owner)
@@ -139,7 +174,30 @@ impl<S: Store> Gateway<S> {
             limiter,
             memory,
             slots,
+            inbox: None,
+            webhooks: Arc::new(ArcSwap::from_pointee(webhooks)),
+            asker: ArcSwap::default(),
+            tally,
+            tracer: None,
         }
+    }
+
+    /// The same, whose requests are traced, if there is somebody to trace them.
+    pub(crate) fn with_tracer(self, tracer: Option<Tracer>) -> Self {
+        Self { tracer, ..self }
+    }
+
+    /// The same, with an inbox for webhooks, if the store has one.
+    pub(crate) fn with_inbox(mut self, store: Option<PostgresStore>) -> Self {
+        self.inbox = store.map(Inbox::new);
+        self.exchange_webhooks();
+        self
+    }
+
+    fn exchange_webhooks(&self) {
+        let live = self.live.load();
+        let receiver = webhooks::receiver(&live.config, self.engine.store(), self.inbox.clone());
+        self.webhooks.store(Arc::new(receiver));
     }
 
     /// Takes what holds from now on.
@@ -149,6 +207,7 @@ impl<S: Store> Gateway<S> {
         // All clones of the layer share it.
         let _ = self.layer.clone().late_answers_max(live.config.late_answers_max);
         self.live.store(live);
+        self.exchange_webhooks();
     }
 
     /// A handle by which a stop waits until every execution is settled.
@@ -183,8 +242,9 @@ impl<S: Store> Worker<S> {
         let live = self.live();
         let (mut parts, body) = request.into_parts();
         headers::join_cookies(&mut parts);
+        headers::strip_session(&mut parts.headers);
         let request_id = self.gateway.ids.of(&mut parts.headers);
-        let mut noted = self.note(&live, &parts);
+        let mut noted = self.note(&live, &parts, peer);
 
         if let Err(refusal) = front::check(&parts, &live.guard) {
             return self.turned_away(&live, &refusal, noted, started, &request_id);
@@ -196,24 +256,48 @@ impl<S: Store> Worker<S> {
         if let Some(response) = self.own_page(&live, &parts).await {
             return self.finish(live.routes.defaults(), response, noted, started, &request_id);
         }
-        let Admitted { route, facts, key, has_key } = match admit(&live, peer, &parts) {
+        if let Some(service) = webhooks::at(&live, &self.gateway.webhooks, parts.uri.path()) {
+            // In a box of its own: an event is rare, and every request would carry the room for it.
+            let receiving = webhooks::answer(&service, Request::from_parts(parts, body));
+            let response = Box::pin(receiving).await;
+            return self.finish(live.routes.defaults(), response, noted, started, &request_id);
+        }
+        let Admitted { route, facts, key, has_key, destination } = match admit(&live, peer, &parts)
+        {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 return self.turned_away(&live, &refusal, noted, started, &request_id);
             }
         };
 
+        let Some(upstream) = live.upstreams.get(destination.upstream).cloned() else {
+            let refusal = Refusal::UpstreamUnreachable { retry_after: ASK_AGAIN_SOON };
+            return self.turned_away(&live, &refusal, noted, started, &request_id);
+        };
+        noted.upstream = Some(Arc::clone(&upstream));
+        noted.key = key;
+        if let Some(span) = &mut noted.span {
+            span.key = key;
+        }
         let wants_upgrade = facts.is_none() && headers::wants_upgrade(&parts);
         let trailers = headers::trailers_taken(&parts);
+        let body = CallersBody::new(body, parts.version);
         let request = Request::from_parts(parts, body);
-        let upstream = self.proxy.to(live, Arc::clone(&route), Arc::clone(peer));
-        noted.key = key;
+        let gate = Arc::clone(&upstream.health) as Arc<dyn ExecutionGate>;
+        let way = OnwardWay { upstream, destination };
+        let upstream = self.proxy.to(live, Arc::clone(&route), Arc::clone(peer), way);
+        let upstream = upstream.traced(noted.span.as_ref().map(OpenSpan::request));
         noted.way = if has_key { Way::Keyed } else { Way::Passed };
         let response = match facts {
             None => upstream.pass(request, wants_upgrade).await,
             Some(facts) => {
                 let guarded = self.gateway.layer.layer(upstream);
-                match guarded.guard(request, facts.share(peer.share.clone())).await {
+                let facts = facts.share(peer.share.clone()).gate(gate);
+                let facts = match &noted.span {
+                    Some(span) => facts.watch(span.request() as Arc<dyn RequestWatch>),
+                    None => facts,
+                };
+                match guarded.guard(request, facts).await {
                     Ok(response) => told(response, &route.rules.policy),
                     Err(never) => match never {},
                 }
@@ -265,22 +349,34 @@ impl<S: Store> Worker<S> {
         request_id: &HeaderValue,
     ) -> Response<Reply> {
         let status = response.status();
+        let took = started.elapsed();
         route.answered(status);
+        route.durations.record(noted.labels, status, took);
         let outcome = Outcome::of(&response, &route.rules.policy, noted.way);
         match &noted.page {
             Some(page) => self.gateway.permissions.apply(page, outcome, &mut response),
             None => cors::say_to_caches(route, response.headers_mut()),
         }
-        if let (Some(log), Some((method, path))) = (&self.gateway.log, &noted.line) {
+        if let (Some(log), Some(asked)) = (&self.gateway.log, &noted.line) {
             log.put(&Line {
-                method,
-                path,
+                asked,
+                upstream: noted.upstream.as_ref().map(|it| &it.upstream),
                 route: &route.label,
                 status,
-                took: started.elapsed(),
+                took,
                 request_id,
                 key: noted.key,
                 outcome,
+                span: noted.span.as_ref().map(|span| span.request().span()),
+            });
+        }
+        if let Some(span) = noted.span {
+            span.end(&EndedRequest {
+                route: route.durations.route(),
+                status,
+                outcome: &outcome.name(),
+                key: noted.key,
+                request_id: request_id.to_str().unwrap_or_default(),
             });
         }
         response.headers_mut().insert(X_REQUEST_ID, request_id.clone());
@@ -288,24 +384,40 @@ impl<S: Store> Worker<S> {
     }
 
     /// What the log will need, if there is one, and the page that is asking, if there is one.
-    fn note(&self, live: &Live, parts: &Parts) -> Noted {
+    fn note(&self, live: &Live, parts: &Parts, peer: &Peer) -> Noted {
         let line = self.gateway.log.as_ref();
-        let line = line.map(|_| (parts.method.clone(), parts.uri.path().into()));
-        Noted { line, key: None, way: Way::Ours, page: Page::of(live, parts) }
+        let line = line.map(|log| Asked::of(parts, peer, log));
+        let span = self.gateway.tracer.as_ref();
+        Noted {
+            line,
+            key: None,
+            way: Way::Ours,
+            page: Page::of(live, parts),
+            upstream: None,
+            labels: AskedLabels::new(&parts.method, peer.is_tls()),
+            span: span.map(|tracer| tracer.request(parts, peer.is_tls())),
+        }
     }
 }
 
 /// What is needed of a request for its answer and for the log, taken before it is sent on.
 struct Noted {
-    line: Option<(Method, Box<str>)>,
+    line: Option<Asked>,
     key: Option<KeyDigest>,
     way: Way,
     page: Option<Box<Page>>,
+    /// Where it goes, once that is known.
+    upstream: Option<Arc<LiveUpstream>>,
+    labels: AskedLabels,
+    /// None where it is not traced.
+    span: Option<OpenSpan>,
 }
 
 /// Finds the rule of a request, and who is asking.
 fn admit(live: &Live, peer: &Peer, parts: &Parts) -> Result<Admitted, Refusal> {
-    let find = |method: &Method| live.routes.find(parts.uri.path(), method);
+    let path = parts.uri.path();
+    let destination = live.routes.destination(path)?;
+    let find = |method: &Method| live.routes.find_on_way(path, method, &destination);
     let mut route = find(&parts.method)?;
     let mut is_covered = route.rules.policy.covers(&parts.method);
     // A request is judged by the method that it asks for, if that is the guarded one.
@@ -319,7 +431,8 @@ fn admit(live: &Live, peer: &Peer, parts: &Parts) -> Result<Admitted, Refusal> {
         }
     }
     if !is_covered {
-        return Ok(Admitted { route: Arc::clone(route), facts: None, key: None, has_key: false });
+        let route = Arc::clone(route);
+        return Ok(Admitted { route, facts: None, key: None, has_key: false, destination });
     }
     let policy = &route.rules.policy;
     let has_key = parts.headers.contains_key(&policy.key_header);
@@ -327,11 +440,11 @@ fn admit(live: &Live, peer: &Peer, parts: &Parts) -> Result<Admitted, Refusal> {
         front::check_ascii(&parts.headers, &policy.key_header)?;
     }
     let found = RequestFacts::read_key(policy, &parts.headers);
-    let key = found.as_ref().ok().and_then(Option::as_ref).map(Key::digest);
     // The layer refuses who is not known, and only notes it where it observes.
     let caller = || peer.last_caller.of(route, &parts.headers, live.verifier.as_deref());
-    let facts = Some(RequestFacts::new(Arc::clone(&route.policy), found, caller));
-    Ok(Admitted { route: Arc::clone(route), facts, key, has_key })
+    let facts = RequestFacts::new(Arc::clone(&route.policy), found, caller);
+    let key = facts.key();
+    Ok(Admitted { route: Arc::clone(route), facts: Some(facts), key, has_key, destination })
 }
 
 /// What the layer answers. Where it only passed a request on, a failure is still ours to put into

@@ -5,25 +5,26 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use retrysafe::layer;
+
+use super::callers_body::{BrokenUpload, CallersBody};
 
 /// A body on its way to the upstream.
 pub(crate) enum Outgoing {
     /// Of a request that is not covered: as it comes.
-    Streamed(Incoming),
+    Streamed(CallersBody),
     /// Of a request that has been through the layer.
-    Guarded(layer::Body<Incoming>),
+    Guarded(layer::Body<CallersBody>),
 }
 
 impl Body for Outgoing {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BrokenUpload;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenUpload>>> {
         match self.get_mut() {
             Self::Streamed(body) => Pin::new(body).poll_frame(context),
             Self::Guarded(body) => Pin::new(body).poll_frame(context),

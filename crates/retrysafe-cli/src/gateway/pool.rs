@@ -5,6 +5,9 @@
 //! if its connection never began to write it. Only then is another connection tried, and only once.
 //! Whatever else goes wrong after that point is a lost answer.
 //!
+//! Over HTTP/2 a connection has one request at a time, too: what breaks a connection then leaves one outcome unknown, not a hundred, and
+//! no request waits for its turn after its lease was looked at.
+//!
 //! An upstream that sends bytes which belong to no answer cannot be asked twice over one connection: the
 //! next request would be answered with them, whomever they are for. Such bytes are looked for before each
 //! use, but they may come just after the look. So once they were seen, connections are used once each for
@@ -18,8 +21,8 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use retrysafe::layer::Attempt;
 use retrysafe_core::problem::Refusal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,8 +31,10 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::{Connector, Exchange, SpokeUnasked};
 use super::descriptors::Slotted;
+use super::http_form::{in_http1, in_http2};
 use super::outgoing::Outgoing;
-use super::upload::{Patience, TooSlow, Upload, Watched};
+use super::sender::{Sender, is_refused_stream};
+use super::upload::{Patience, TooSlow, Upload};
 
 /// How long a connection may be idle. Shorter than the shortest keep-alive of common servers (Node:
 /// five seconds), so that we close first instead of racing with the upstream's close.
@@ -53,6 +58,9 @@ const DISTRUST: Duration = Duration::from_secs(60);
 /// How much of an answer is read ahead of whoever takes it, and so how large its head may be. A slow
 /// reader keeps this much, and as much again on its way to it.
 const ANSWER_BUFFER_BYTES_MAX: usize = 128 << 10;
+
+/// The same for HTTP/2, whose heads are counted in another unit.
+const ANSWER_BUFFER_BYTES_MAX_H2: u32 = 128 << 10;
 
 /// How many fields the head of an answer may have. The parser sets aside room for so many with each
 /// answer; its own bound of a hundred is less than some servers need for cookies and links.
@@ -82,12 +90,12 @@ struct Idle {
     upload: Upload,
     /// For how long its upstream may take nothing of the request.
     pause_max: Duration,
-    /// The generation of the connector that made it: a reload may have named another upstream.
+    /// The generation of the connector that made it: there may be several upstreams, and a reload may name others.
     generation: u64,
 }
 
 struct Connection {
-    sender: SendRequest<Watched>,
+    sender: Sender,
     exchange: Exchange,
     task: ConnectionTask,
 }
@@ -118,6 +126,8 @@ pub(crate) struct Held {
 pub(crate) enum Failure {
     /// Nothing was sent.
     NotSent(String),
+    /// Nothing was sent, because the checks have found the upstream unhealthy.
+    Unhealthy,
     /// It was sent, at least in part, and no answer came.
     Lost {
         /// Whether time ran out.
@@ -157,7 +167,19 @@ impl Pool {
                 Some(reused) => reused,
                 None => self.connect(connector, patience.with_upstream).await?,
             };
-            connection.exchange.asked(was_reused);
+            // An upstream over TLS may choose another HTTP for each connection.
+            request = if connection.sender.is_http1() {
+                // Over HTTP/2 each answer names its request.
+                connection.exchange.asked(was_reused);
+                in_http1(request)
+            } else {
+                let told = "the host that the request names cannot be said in HTTP/2";
+                let is_tls = connector.is_tls();
+                let mut request =
+                    in_http2(request, is_tls).map_err(|_| Failure::NotSent(told.into()))?;
+                request.body_mut().count_pieces();
+                request
+            };
             let sending = connection.sender.try_send_request(request);
             let mut error = match upload.send(sending, patience, attempt).await {
                 Ok(Ok(response)) => {
@@ -182,6 +204,9 @@ impl Pool {
                 Some(_) => return Err(Failure::NotSent(error.into_error().to_string())),
                 None if upload.has_failed() => {
                     return Err(Failure::CallersFault(Refusal::BodyBroken));
+                }
+                None if is_refused_stream(error.error()) => {
+                    return Err(Failure::NotSent("the upstream refused the stream unread".into()));
                 }
                 None => {
                     let why = error.into_error().to_string();
@@ -229,10 +254,13 @@ impl Pool {
     /// The connection that was used last, so that a lull lets the others go.
     async fn idle_connection(&self, generation: u64) -> Option<Connection> {
         loop {
-            let mut idle = self.connections().list.pop_back()?;
-            let is_stale = idle.generation != generation || idle.since.elapsed() > IDLE_MAX;
+            let mut idle = self.connections().take_last(generation)?;
+            // A connection of HTTP/2 takes another request at any time, also while the body of the one before is being sent.
+            let is_taken = !idle.connection.sender.is_http1() && !idle.upload.is_over();
+            let is_stale = idle.since.elapsed() > IDLE_MAX;
             let sender = &mut idle.connection.sender;
-            if !is_stale
+            if !is_taken
+                && !is_stale
                 && !sender.is_closed()
                 && (sender.is_ready()
                     || matches!(timeout(READY_MAX, sender.ready()).await, Ok(Ok(()))))
@@ -271,12 +299,28 @@ impl Pool {
             Err(_) => return Err(Failure::NotSent("the connection took too long".into())),
         };
         let exchange = stream.exchange();
+        let is_http2 = stream.is_http2();
+        let stream = Slotted::new(TokioIo::new(stream), slot);
+        let not_sent = |error: hyper::Error| Failure::NotSent(error.to_string());
+        if is_http2 {
+            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                .max_header_list_size(ANSWER_BUFFER_BYTES_MAX_H2)
+                .handshake(stream)
+                .await
+                .map_err(not_sent)?;
+            let task = tokio::spawn(async move {
+                // Whatever goes wrong here is told to whoever waits for the answer.
+                let _ = connection.await;
+            });
+            let task = ConnectionTask(Some(task.abort_handle()));
+            return Ok(Connection { sender: Sender::Http2(sender), exchange, task });
+        }
         let (sender, connection) = http1::Builder::new()
             .max_headers(ANSWER_FIELDS_MAX)
             .max_buf_size(ANSWER_BUFFER_BYTES_MAX)
-            .handshake(Slotted::new(TokioIo::new(stream), slot))
+            .handshake(stream)
             .await
-            .map_err(|error| Failure::NotSent(error.to_string()))?;
+            .map_err(not_sent)?;
         let pool = self.clone();
         let task = tokio::spawn(async move {
             // Whatever else goes wrong here is told to whoever waits for the answer.
@@ -285,11 +329,17 @@ impl Pool {
             }
         });
         let task = ConnectionTask(Some(task.abort_handle()));
-        Ok(Connection { sender, exchange, task })
+        Ok(Connection { sender: Sender::Http1(sender), exchange, task })
     }
 }
 
 impl IdleConnections {
+    /// The connection of a connector that was used last. Those of connectors that a reload took away end by `tidy`.
+    fn take_last(&mut self, generation: u64) -> Option<Idle> {
+        let place = self.list.iter().rposition(|idle| idle.generation == generation)?;
+        self.list.remove(place)
+    }
+
     /// Lets go of a connection that is not used again. One that still writes may do so.
     fn let_go(&mut self, idle: Idle) {
         if idle.is_unwritten() {
@@ -301,7 +351,9 @@ impl IdleConnections {
 impl Idle {
     /// Whether the request is not written yet, as far as the connection knows.
     fn is_unwritten(&self) -> bool {
-        !self.connection.sender.is_closed() && !self.connection.sender.is_ready()
+        let sender = &self.connection.sender;
+        let is_free = if sender.is_http1() { sender.is_ready() } else { self.upload.is_over() };
+        !sender.is_closed() && !is_free
     }
 
     /// Whether the upstream takes nothing any more.

@@ -13,7 +13,6 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use retrysafe::layer::{self, Attempt, Failed};
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
@@ -23,6 +22,8 @@ use tower_service::Service;
 
 use super::answer;
 use super::body::{Answer, Reply};
+use super::callers_body::CallersBody;
+use super::destination::Destination;
 use super::framing::{self, Afterwards};
 use super::headers::{self, Peer};
 use super::live::Live;
@@ -31,6 +32,8 @@ use super::pool::{Failure, Pool};
 use super::route::Route;
 use super::silence::Silence;
 use super::upload::Patience;
+use super::upstream_state::LiveUpstream;
+use crate::otel::{RequestSpan, UpstreamEnd};
 
 /// Sends requests to the upstream, over the connections of one thread.
 #[derive(Clone)]
@@ -45,6 +48,16 @@ pub(crate) struct RoutedProxy {
     live: Arc<Live>,
     route: Arc<Route>,
     caller: Arc<Peer>,
+    way: OnwardWay,
+    /// None where it is not traced.
+    span: Option<Arc<RequestSpan>>,
+}
+
+/// Where a request goes on, and under which path.
+#[derive(Clone)]
+pub(crate) struct OnwardWay {
+    pub upstream: Arc<LiveUpstream>,
+    pub destination: Destination,
 }
 
 impl Proxy {
@@ -58,16 +71,27 @@ impl Proxy {
     }
 
     /// Whoever sends a request of this route for this caller.
-    pub(crate) fn to(&self, live: Arc<Live>, route: Arc<Route>, caller: Arc<Peer>) -> RoutedProxy {
-        RoutedProxy { pool: self.pool.clone(), live, route, caller }
+    pub(crate) fn to(
+        &self,
+        live: Arc<Live>,
+        route: Arc<Route>,
+        caller: Arc<Peer>,
+        way: OnwardWay,
+    ) -> RoutedProxy {
+        RoutedProxy { pool: self.pool.clone(), live, route, caller, way, span: None }
     }
 }
 
 impl RoutedProxy {
+    /// The same, and the exchange with the upstream is a part of this span.
+    pub(crate) fn traced(self, span: Option<Arc<RequestSpan>>) -> Self {
+        Self { span, ..self }
+    }
+
     /// Passes an uncovered request on, as it comes, and its answer back.
     pub(crate) async fn pass(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<CallersBody>,
         wants_upgrade: bool,
     ) -> Response<Reply> {
         let whose = Whose::of(&self.route, None, request.headers());
@@ -88,7 +112,7 @@ impl RoutedProxy {
         response.map(Reply::Streamed)
     }
 
-    async fn execute(self, request: Request<layer::Body<Incoming>>) -> Response<Answer> {
+    async fn execute(self, request: Request<layer::Body<CallersBody>>) -> Response<Answer> {
         let attempt = request.extensions().get::<Attempt>().cloned();
         let whose = Whose::of(&self.route, attempt.as_ref(), request.headers());
         let mut request = self.outgoing(request.map(Outgoing::Guarded), false);
@@ -124,11 +148,16 @@ impl RoutedProxy {
         headers::forward(request.headers_mut(), &self.caller, networks);
         // HTTP/1.0 knows requests without it; nothing is said about a host that the caller did not name.
         if !request.headers().contains_key(header::HOST)
-            && let Ok(host) = HeaderValue::from_str(self.live.config.upstream.authority.as_str())
+            && let Ok(host) = HeaderValue::from_str(self.way.upstream.upstream.authority.as_str())
         {
             request.headers_mut().insert(header::HOST, host);
         }
-        if request.uri().authority().is_some() {
+        if let Some(prefix) = &self.way.destination.prefix {
+            headers::forward_prefix(request.headers_mut(), prefix);
+            let target = self.way.destination.target(request.uri());
+            // The door has read the same path in the same way, so there is something left of it.
+            *request.uri_mut() = Uri::from(target.unwrap_or(PathAndQuery::from_static("/")));
+        } else if request.uri().authority().is_some() {
             let path = request.uri().path_and_query().cloned();
             *request.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
         }
@@ -141,22 +170,49 @@ impl RoutedProxy {
         request
     }
 
+    /// Sends one request, and reads the head of its answer. Where it is traced, the upstream is told in which span.
+    async fn exchange(
+        &self,
+        mut request: Request<Outgoing>,
+        attempt: Option<&Attempt>,
+    ) -> Result<Response<Answer>, Failure> {
+        let Some(span) = self.span.as_ref().map(RequestSpan::upstream) else {
+            return self.send_once(request, attempt).await;
+        };
+        span.put(request.headers_mut());
+        let ended = self.send_once(request, attempt).await;
+        let server = self.way.upstream.upstream.authority.as_str();
+        span.end(
+            server,
+            match &ended {
+                Ok(response) => UpstreamEnd::Answered(response.status()),
+                Err(failure) => UpstreamEnd::Failed(reached(failure)),
+            },
+        );
+        ended
+    }
+
     /// Sends one request, and reads the head of its answer in the one way in which everybody reads
     /// it.
-    async fn exchange(
+    async fn send_once(
         &self,
         request: Request<Outgoing>,
         attempt: Option<&Attempt>,
     ) -> Result<Response<Answer>, Failure> {
+        // What has a key was refused before its begin, unless the upstream has become unhealthy since.
+        if !self.way.upstream.health.is_healthy() {
+            return Err(Failure::Unhealthy);
+        }
         let asked = request.method().clone();
         let asked_protocol = request.headers().get(header::UPGRADE).cloned();
         let patience = Patience {
             with_caller: self.route.rules.policy.request_time_max,
             with_upstream: self.route.rules.upstream_timeout,
         };
-        let sent = self.pool.send(&self.live.connector, request, patience, attempt).await;
+        let sent = self.pool.send(&self.way.upstream.connector, request, patience, attempt).await;
         let (mut response, held) = sent?;
         let broken = |why: &str| Failure::Lost { timed_out: false, why: why.into() };
+        let version = response.version();
         let afterwards = framing::take(&asked, &mut response).map_err(broken)?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && !headers::agrees(asked_protocol.as_ref(), response.headers())
@@ -166,7 +222,7 @@ impl RoutedProxy {
         let silence = Silence::new(patience.with_upstream);
         let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         Ok(response.map(|body| match afterwards {
-            Afterwards::Reused => Answer::new(body, held, silence),
+            Afterwards::Reused => Answer::new(body, version, held, silence),
             Afterwards::Closed => {
                 if is_switched {
                     held.hand_over();
@@ -177,7 +233,7 @@ impl RoutedProxy {
     }
 }
 
-impl Service<Request<layer::Body<Incoming>>> for RoutedProxy {
+impl Service<Request<layer::Body<CallersBody>>> for RoutedProxy {
     type Response = Response<Answer>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -186,9 +242,19 @@ impl Service<Request<layer::Body<Incoming>>> for RoutedProxy {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<layer::Body<Incoming>>) -> Self::Future {
+    fn call(&mut self, request: Request<layer::Body<CallersBody>>) -> Self::Future {
         let proxy = self.clone();
         Box::pin(async move { Ok(proxy.execute(request).await) })
+    }
+}
+
+/// How far a request got that has no answer.
+fn reached(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::NotSent(_) | Failure::Unhealthy => "not_sent",
+        Failure::Lost { timed_out: true, .. } => "timed_out",
+        Failure::Lost { timed_out: false, .. } => "lost",
+        Failure::CallersFault(_) => "callers_fault",
     }
 }
 
@@ -224,18 +290,24 @@ impl Whose {
         let count = |reached: &'static str| {
             metrics::counter!(event::UPSTREAM_FAILURES.name, "reached" => reached).increment(1);
         };
+        let reached = reached(&failure);
         let route = &*self.route.label;
         let key = self.key.as_ref().map(tracing::field::display);
         let request_id = self.request_id.as_ref().and_then(|id| id.to_str().ok());
         match failure {
             Failure::NotSent(why) => {
-                count("not_sent");
+                count(reached);
                 tracing::warn!(route, key, request_id, why, "upstream_unreachable");
                 let retry_after = ASK_AGAIN_SOON;
                 (Failed::NotSent, Refusal::UpstreamUnreachable { retry_after })
             }
+            // The checks have said so, once.
+            Failure::Unhealthy => {
+                let retry_after = ASK_AGAIN_SOON;
+                (Failed::Unhealthy, Refusal::UpstreamUnhealthy { retry_after })
+            }
             Failure::Lost { timed_out, why } => {
-                count(if timed_out { "timed_out" } else { "lost" });
+                count(reached);
                 tracing::warn!(route, key, request_id, why, timed_out, "upstream_failed");
                 (Failed::Lost { timed_out }, Refusal::UpstreamFailed { timed_out })
             }

@@ -1,275 +1,184 @@
-//! What does the upstream say about a request that nobody knows about?
+//! Who is asked about a request or a call that nobody knows about?
 //!
-//! The upstream saw `Retrysafe-Id` and `Retrysafe-Fence` with the request, so it can be asked by
-//! them. Its JSON is mapped to a verdict by the `[reconcile]` table; whatever the table does not
-//! name says nothing. That the upstream does not know a request is no proof, unless the route says
-//! `absence = "proof"` and the settle time has passed.
+//! The upstream saw `Retrysafe-Id` and `Retrysafe-Fence` with the request, so it can be asked by them. A call of a flow was sent with a key
+//! of its own, by which the provider can be asked. What an answer means stands in `[reconcile]` or `[lookups.NAME]`. That nobody
+//! knows a request there is no proof, unless the route says `absence = "proof"` and the settle time has passed.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Weak};
 
-use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper_util::rt::TokioIo;
-use retrysafe::upkeep::{Lookup, Reconciler};
-use retrysafe_core::machine::Proof;
+use http::HeaderValue;
+use retrysafe::evidence::DocumentVerdict;
+use retrysafe::upkeep::{Lookup, LookupAnswer, Reconciler};
+use retrysafe_core::flow::{RecoveryPoint, downstream_key};
+use retrysafe_core::machine::Evidence;
 use retrysafe_core::policy::Absence;
-use retrysafe_core::record::{Answer, Record};
+use retrysafe_core::record::Record;
 use retrysafe_core::store::Store;
-use serde::Deserialize as _;
-use serde_json::Value;
 
 use super::Gateway;
 use super::connect::Connector;
-use crate::admin::Given;
-use crate::config::{ReconcileFile, lookup};
+use crate::config::lookup::{LookupRules, LookupSubject};
+use crate::lookup::{self, Dialling, LookupFound, LookupQuestion, LookupServer, ProviderAnswer};
 
-/// The largest answer that is read: an answer to replay may stand in it.
-const ANSWER_BYTES_MAX: usize = 2 << 20;
-
-/// Asks the upstream over HTTP.
+/// Asks over HTTP, by one table.
 pub(crate) struct HttpLookup<S> {
-    gateway: Arc<Gateway<S>>,
+    /// Not owned: the gateway knows whom to ask out of turn.
+    gateway: Weak<Gateway<S>>,
+    rules: LookupRules,
+    /// The tables whose routes and calls are theirs. Empty for those tables themselves.
+    others: Vec<LookupRules>,
     /// Where to ask; none for the upstream itself.
-    elsewhere: Option<(Connector, HeaderValue)>,
-    /// The path, with its placeholders.
-    template: String,
-    headers: Vec<(HeaderName, HeaderValue)>,
-    meaning: Meaning,
+    elsewhere: Option<WayTo>,
 }
 
-/// How an answer is read.
-struct Meaning {
-    pointer: String,
-    executed: Vec<String>,
-    not_executed: Vec<String>,
-    pending: Vec<String>,
-    absent: Vec<u16>,
-    response: Option<String>,
+/// The way to a server.
+struct WayTo {
+    connector: Connector,
+    host: HeaderValue,
 }
 
-/// What an answer says, before the route's rules are asked.
-#[derive(Debug, PartialEq, Eq)]
-enum Says {
-    Executed(Answer),
-    NotExecuted,
-    Pending,
-    Absent,
-    Nothing,
-    /// It was executed, and the answer to replay cannot be read, for this reason.
-    Unreadable(String),
+impl LookupServer for WayTo {
+    fn dial(&self) -> Dialling<'_> {
+        Box::pin(async {
+            let stream = self.connector.connect().await?;
+            Ok(Box::new(stream) as Box<dyn crate::dial::Stream>)
+        })
+    }
+
+    fn host(&self) -> io::Result<HeaderValue> {
+        Ok(self.host.clone())
+    }
 }
 
 impl<S: Store> HttpLookup<S> {
-    /// The lookup of a `[reconcile]` table.
+    /// The lookup of a table. `all` are those of all tables.
     ///
     /// # Errors
     ///
-    /// What is wrong with the table.
-    pub(crate) fn new(settings: &ReconcileFile, gateway: Arc<Gateway<S>>) -> Result<Self, String> {
-        let (base, template) =
-            lookup::split(&settings.url).map_err(|what| format!("reconcile.url: {what}"))?;
-        let elsewhere = match base {
+    /// Why its server cannot be reached.
+    pub(crate) fn new(
+        rules: &LookupRules,
+        all: &[LookupRules],
+        gateway: &Arc<Gateway<S>>,
+    ) -> Result<Self, String> {
+        let told = |error: &dyn std::fmt::Display| format!("{}.url: {error}", rules.table);
+        let elsewhere = match &rules.server {
             None => None,
-            Some(base) => {
+            Some(server) => {
                 let authorities = gateway.live.load().config.authorities.clone();
-                let connector = Connector::new(&base, authorities.as_deref())
-                    .map_err(|error| format!("reconcile.url: {error}"))?;
-                let host = HeaderValue::from_str(base.authority.as_str())
-                    .map_err(|error| format!("reconcile.url: {error}"))?;
-                Some((connector, host))
+                let connector =
+                    Connector::new(server, authorities.as_deref()).map_err(|error| told(&error))?;
+                let host = HeaderValue::from_str(server.authority.as_str())
+                    .map_err(|error| told(&error))?;
+                Some(WayTo { connector, host })
             }
         };
-        let headers = settings.headers.iter().map(|(name, value)| {
-            let name = HeaderName::from_bytes(name.as_bytes()).ok();
-            let value = HeaderValue::from_str(value).ok();
-            name.zip(value).ok_or("reconcile.headers: not a header")
-        });
-        let headers = headers.collect::<Result<Vec<_>, _>>()?;
-        let meaning = Meaning::new(settings);
-        Ok(Self { gateway, elsewhere, template, headers, meaning })
+        let is_rest = rules.routes.is_none() && rules.call.is_none();
+        let others = all.iter().filter(|other| is_rest && other.table != rules.table);
+        let others = others.cloned().collect();
+        Ok(Self { gateway: Arc::downgrade(gateway), rules: rules.clone(), others, elsewhere })
     }
 
-    async fn ask(&self, record: &Record) -> Result<(StatusCode, Bytes), String> {
-        let live = self.gateway.live.load_full();
-        let upstream = HeaderValue::from_str(live.config.upstream.authority.as_str());
-        let (connector, host) = match (&self.elsewhere, upstream) {
-            (Some((connector, host)), _) => (connector, host.clone()),
-            (None, Ok(host)) => (&live.connector, host),
-            (None, Err(error)) => return Err(error.to_string()),
+    async fn ask(&self, record: &Record) -> Result<ProviderAnswer, String> {
+        let id = record.id.to_string();
+        let fence = record.fence.0.to_string();
+        let mut values = vec![("id", &*id), ("fence", &*fence), ("path", &*record.about.path)];
+        let key = self
+            .rules
+            .call
+            .as_ref()
+            .map(|call| downstream_key(record.id, record.birth(), &call.phase));
+        values.extend(key.as_deref().map(|key| ("key", key)));
+        let identity = match self.rules.subject {
+            LookupSubject::Requests => &*id,
+            LookupSubject::Calls | LookupSubject::Effects => key.as_deref().unwrap_or_default(),
         };
-        let path = filled(&self.template, record);
-        let mut request = Request::get(path)
-            .header(header::HOST, host)
-            .header(header::ACCEPT, "application/json")
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| error.to_string())?;
-        for (name, value) in &self.headers {
-            request.headers_mut().append(name, value.clone());
+        let question = LookupQuestion { values, identity, began_at: record.created_at };
+        if let Some(way) = &self.elsewhere {
+            return Ok(lookup::ask(&self.rules, &question, way).await);
         }
-        let stream = connector.connect().await.map_err(|error| error.to_string())?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| error.to_string())?;
-        tokio::spawn(async move {
-            // Whatever goes wrong here is told to whoever waits for the answer.
-            let _ = connection.await;
-        });
-        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-        Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+        let gateway = self.gateway.upgrade().ok_or("the gateway has stopped")?;
+        let live = gateway.live.load_full();
+        drop(gateway);
+        let host = HeaderValue::from_str(live.config.upstream.authority.as_str());
+        let host = host.map_err(|error| error.to_string())?;
+        let way = WayTo { connector: live.connector.clone(), host };
+        Ok(lookup::ask(&self.rules, &question, &way).await)
     }
+
+    /// What is proven by a document. "Not executed" is about an attempt: where there were several, and the question did not name the
+    /// present one, the answer may be about a former one, and the present one may have been executed.
+    fn proven(&self, verdict: DocumentVerdict, record: &Record) -> Lookup {
+        let is_about_any = record.attempts > 1 && !self.rules.template.contains("{fence}");
+        if verdict == DocumentVerdict::NotExecuted && is_about_any {
+            let why = "not executed, and not which of several attempts: put {fence} into the URL, or a person must decide";
+            return Lookup::Inconclusive(why.into());
+        }
+        if verdict == DocumentVerdict::Pending {
+            return Lookup::Pending;
+        }
+        let proven = match self.rules.subject {
+            LookupSubject::Calls => verdict.about_call(),
+            LookupSubject::Requests | LookupSubject::Effects => verdict.about_request(),
+        };
+        match proven {
+            Ok(Evidence::Executed(answer)) => Lookup::Executed(answer),
+            Ok(Evidence::CallExecuted(result)) => Lookup::CallExecuted(result),
+            Ok(Evidence::NotExecuted(proof)) => Lookup::NotExecuted(proof),
+            Err(why) => Lookup::Inconclusive(why),
+        }
+    }
+}
+
+/// The lookup that is asked about a record: one that names its route or its call, else the one that names none.
+pub(super) fn concerned<'a>(all: &'a [LookupRules], unknown: &Record) -> Option<&'a LookupRules> {
+    let named = all.iter().find(|rules| names(rules, unknown) == Some(true));
+    named.or_else(|| all.iter().find(|rules| names(rules, unknown).is_none()))
 }
 
 impl<S: Store> Reconciler for HttpLookup<S> {
     async fn lookup(&self, unknown: &Record) -> Lookup {
-        let (status, body) = match self.ask(unknown).await {
-            Ok(answer) => answer,
-            Err(why) => return Lookup::Inconclusive(why.into()),
-        };
-        match self.meaning.of(status, &body) {
-            Says::Executed(answer) => Lookup::Executed(answer),
-            Says::NotExecuted => Lookup::NotExecuted(Proof::burnt()),
-            Says::Pending => Lookup::Pending,
-            Says::Absent => Lookup::NotFound,
-            // Never the body: it is the upstream's, and may hold anything.
-            Says::Nothing => Lookup::Inconclusive(
-                format!("status {}, and no state that [reconcile] names", status.as_u16()).into(),
-            ),
-            Says::Unreadable(why) => Lookup::Inconclusive(why.into()),
+        self.look_up_closely(unknown).await.found
+    }
+
+    async fn look_up_closely(&self, unknown: &Record) -> LookupAnswer {
+        match self.ask(unknown).await {
+            Err(why) => Lookup::Inconclusive(why.into()).into(),
+            Ok(ProviderAnswer { found, excerpt }) => {
+                let found = match found {
+                    LookupFound::Absent => Lookup::NotFound,
+                    LookupFound::TooOften(pause) => Lookup::AskedTooOften(pause),
+                    LookupFound::Document(verdict) => self.proven(verdict, unknown),
+                };
+                LookupAnswer { found, excerpt }
+            }
         }
     }
 
+    fn concerns(&self, unknown: &Record) -> bool {
+        names(&self.rules, unknown).unwrap_or(true)
+            && !self.others.iter().any(|other| names(other, unknown) == Some(true))
+    }
+
     fn absence(&self, unknown: &Record) -> Absence {
-        let live = self.gateway.live.load_full();
+        let Some(gateway) = self.gateway.upgrade() else { return Absence::default() };
+        let live = gateway.live.load_full();
         let mut routes = live.routes.all();
         let route = routes.find(|route| *route.label == *unknown.about.route);
         route.map_or(Absence::default(), |route| route.rules.policy.absence)
     }
 }
 
-impl Meaning {
-    fn new(settings: &ReconcileFile) -> Self {
-        let or = |list: &Option<Vec<String>>, default: &str| {
-            list.clone().unwrap_or_else(|| vec![default.to_owned()])
-        };
-        Self {
-            pointer: settings.pointer.clone().unwrap_or_else(|| "/state".into()),
-            executed: or(&settings.executed, "executed"),
-            not_executed: or(&settings.not_executed, "not_executed"),
-            pending: or(&settings.pending, "pending"),
-            absent: settings.absent_statuses.clone().unwrap_or_else(|| vec![404]),
-            response: settings.response.clone(),
-        }
+/// Whether a table names the route or the call of a record; none if the table names neither.
+fn names(rules: &LookupRules, record: &Record) -> Option<bool> {
+    if let Some(call) = &rules.call {
+        let is_this_call = record.flow.as_ref().is_some_and(|flow| {
+            *flow.flow().name == *call.flow
+                && flow.recovery_point() == RecoveryPoint::Calling(call.number)
+        });
+        return Some(is_this_call);
     }
-
-    fn of(&self, status: StatusCode, body: &[u8]) -> Says {
-        if self.absent.contains(&status.as_u16()) {
-            return Says::Absent;
-        }
-        let document = serde_json::from_slice::<Value>(body).ok();
-        let (true, Some(document)) = (status.is_success(), document) else { return Says::Nothing };
-        let state = match document.pointer(&self.pointer) {
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-            None => return Says::Nothing,
-        };
-        if self.executed.contains(&state) {
-            return self.executed(&document);
-        }
-        if self.not_executed.contains(&state) {
-            return Says::NotExecuted;
-        }
-        if self.pending.contains(&state) { Says::Pending } else { Says::Nothing }
-    }
-
-    /// Executed, with the answer to replay if the document holds one. An answer that cannot be read decides nothing: a verdict is
-    /// final, and would lose an answer that the upstream wants to give.
-    fn executed(&self, document: &Value) -> Says {
-        let given = self.response.as_ref().and_then(|pointer| document.pointer(pointer));
-        let Some(given) = given.filter(|given| !given.is_null()) else {
-            return Says::Executed(Answer::NotKept { status: None, location: None });
-        };
-        let read = Given::deserialize(given).map_err(|error| error.to_string());
-        match read.and_then(Given::answer) {
-            Ok(answer) => Says::Executed(answer),
-            Err(why) => Says::Unreadable(format!(
-                "executed, and what [reconcile] response points to cannot be read as an answer: {why}"
-            )),
-        }
-    }
-}
-
-fn filled(template: &str, record: &Record) -> String {
-    let path = template
-        .replace("{id}", &record.id.to_string())
-        .replace("{fence}", &record.fence.0.to_string())
-        .replace("{path}", &crate::percent::encoded(&record.about.path));
-    // A template that is no path would have been refused when the configuration was read.
-    path.parse::<Uri>().map(|uri| uri.to_string()).unwrap_or(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn meaning() -> Meaning {
-        Meaning::new(&ReconcileFile {
-            url: "/x".into(),
-            pointer: Some("/payment/status".into()),
-            executed: Some(vec!["paid".into(), "2".into()]),
-            response: Some("/answer".into()),
-            ..ReconcileFile::default()
-        })
-    }
-
-    fn says(status: u16, body: &str) -> Says {
-        meaning().of(StatusCode::from_u16(status).unwrap(), body.as_bytes())
-    }
-
-    #[test]
-    fn only_what_the_table_names_says_something() {
-        let fact = Says::Executed(Answer::NotKept { status: None, location: None });
-        assert_eq!(says(200, r#"{"payment":{"status":"paid"}}"#), fact);
-        assert_eq!(says(200, r#"{"payment":{"status":2}}"#), fact);
-        assert_eq!(says(200, r#"{"payment":{"status":"not_executed"}}"#), Says::NotExecuted);
-        assert_eq!(says(200, r#"{"payment":{"status":"pending"}}"#), Says::Pending);
-        assert_eq!(says(404, ""), Says::Absent);
-        for (status, body) in [
-            (200, r#"{"payment":{"status":"odd"}}"#),
-            (200, r#"{"payment":"paid"}"#),
-            (200, "paid"),
-            (500, r#"{"payment":{"status":"paid"}}"#),
-            (301, ""),
-        ] {
-            assert_eq!(says(status, body), Says::Nothing, "{status} {body}");
-        }
-    }
-
-    #[test]
-    fn an_answer_in_the_document_is_replayed() {
-        let body = r#"{"payment":{"status":"paid"},"answer":{"status":201,"body":"{}"}}"#;
-        let Says::Executed(Answer::Kept(answer)) = says(200, body) else { panic!() };
-        assert_eq!((answer.status.as_u16(), &answer.body[..]), (201, &b"{}"[..]));
-        for none in
-            [r#"{"payment":{"status":"paid"},"answer":null}"#, r#"{"payment":{"status":"paid"}}"#]
-        {
-            assert!(matches!(says(200, none), Says::Executed(Answer::NotKept { .. })), "{none}");
-        }
-    }
-
-    #[test]
-    fn an_answer_that_cannot_be_read_decides_nothing_and_says_why() {
-        for (answer, why) in [
-            (r#"{"status":201,"body":{"id":7}}"#, "expected a string"),
-            (r#"{"status":"x"}"#, "expected u16"),
-            (r#"{"status":201,"headers":[["a b","c"]]}"#, "header"),
-            (r#""paid""#, "expected struct"),
-        ] {
-            let body = format!(r#"{{"payment":{{"status":"paid"}},"answer":{answer}}}"#);
-            let Says::Unreadable(said) = says(200, &body) else { panic!("{answer}") };
-            assert!(said.contains(why), "{answer}: {said}");
-        }
-    }
+    let routes = rules.routes.as_ref()?;
+    Some(routes.iter().any(|path| **path == *record.about.route))
 }

@@ -16,6 +16,8 @@ use retrysafe_core::event;
 use retrysafe_core::policy::{KeyRule, Mode};
 use retrysafe_core::problem::Refusal;
 
+use super::destination::{Destination, Destinations};
+use super::durations::RouteDurations;
 use crate::config::{Config, RouteRules};
 use crate::paths::patterns::{self, Routers};
 use crate::paths::readings::{self, Readings};
@@ -23,6 +25,7 @@ use crate::paths::readings::{self, Readings};
 /// All routes.
 pub(crate) struct Routes {
     routers: Routers,
+    destinations: Destinations,
     defaults: Arc<Route>,
     all: Vec<Arc<Route>>,
 }
@@ -36,6 +39,8 @@ pub(crate) struct Route {
     pub rules: RouteRules,
     /// The same, as the layer takes it.
     pub policy: Arc<RoutePolicy>,
+    /// How long its requests took.
+    pub(super) durations: RouteDurations,
     /// Answers by class of their status, from 1xx to 5xx.
     answered: [Counter; 5],
 }
@@ -45,8 +50,9 @@ impl Routes {
     pub(crate) fn new(config: &Config) -> Self {
         let patterns: Vec<_> = config.routes.iter().map(RouteRules::pattern).collect();
         let routers = patterns::routers(&patterns);
-        let all = config.routes.iter().map(Route::shared).collect();
-        Self { routers, defaults: Route::shared(&config.defaults), all }
+        let all = config.routes.iter().map(|rules| Route::shared(rules, true)).collect();
+        let destinations = Destinations::new(config);
+        Self { routers, destinations, defaults: Route::shared(&config.defaults, false), all }
     }
 
     /// The route of a request.
@@ -56,7 +62,32 @@ impl Routes {
     /// Why it is refused: its path is malformed, or has readings that lead to different rules; or
     /// its method could pass for a guarded one.
     pub(crate) fn find(&self, path: &str, method: &Method) -> Result<&Arc<Route>, Refusal> {
-        let readings = readings::read(path).map_err(Refusal::Malformed)?;
+        self.find_on_way(path, method, &Destination::default())
+    }
+
+    /// Where a request goes, whatever its method.
+    ///
+    /// # Errors
+    ///
+    /// Why it is refused: its path has readings that lead to different upstreams.
+    pub(crate) fn destination(&self, path: &str) -> Result<Destination, Refusal> {
+        self.destinations.of(path).map_err(Refusal::Malformed)
+    }
+
+    /// The route of a request that goes to a destination.
+    ///
+    /// # Errors
+    ///
+    /// As for `find`; and if the upstream could read the path that is left of it as one with another rule.
+    pub(crate) fn find_on_way(
+        &self,
+        path: &str,
+        method: &Method,
+        destination: &Destination,
+    ) -> Result<&Arc<Route>, Refusal> {
+        let mut readings = readings::read(path).map_err(Refusal::Malformed)?;
+        let further = destination.readings_beyond(path).map_err(Refusal::Malformed)?;
+        readings.others.extend(further);
         let mut found = self.at(&readings.first, method);
         for other in &readings.others {
             let other = self.at(other, method);
@@ -114,7 +145,7 @@ impl Routes {
 }
 
 impl Route {
-    fn shared(rules: &RouteRules) -> Arc<Self> {
+    fn shared(rules: &RouteRules, is_named: bool) -> Arc<Self> {
         let label: Arc<str> = rules.path.as_str().into();
         let counter = |class: &'static str| {
             let route = Arc::clone(&label);
@@ -123,6 +154,7 @@ impl Route {
         Arc::new(Self {
             policy: Arc::new(RoutePolicy::new(Arc::clone(&label), rules.policy.clone())),
             rules: rules.clone(),
+            durations: RouteDurations::new(is_named.then(|| Arc::clone(&label))),
             answered: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
             label,
         })

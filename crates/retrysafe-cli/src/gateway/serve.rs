@@ -4,37 +4,43 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use metrics_exporter_prometheus::PrometheusHandle;
 use retrysafe::stores::any::{AnyStore, WallClock};
+use retrysafe::stores::postgres::PostgresStore;
 use retrysafe::upkeep::Tending;
 use retrysafe_core::event;
 use retrysafe_core::store::Store;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Gateway;
 use super::descriptors::ConnectionSlots;
 use super::files;
+use super::health;
 use super::listen::Workers;
 use super::live::Live;
-use super::look_back::{LookedBack, look_back};
-use super::open;
+use super::look_back::look_back;
+use super::lookup_desk::GatewayDesk;
 use super::request_log::RequestLog;
 use super::upkeep;
 use crate::Failure;
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Operators, Settings, StoreFacts};
 use crate::config::token;
 use crate::config::{self, Config, Flags, Loaded, Secret};
-use crate::report;
+use crate::dashboard;
+use crate::open_store;
+use crate::otel::{self, Tracer};
+use crate::report::StartReport;
+use crate::signals::{Signals, Told};
+use crate::store::{durability, kind};
 use crate::telemetry;
+use crate::upstream_board::UpstreamBoard;
 
 /// How often a stop looks whether connections are still open.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
-
-/// How often histograms are tidied, as their library demands.
-const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to stop.
 ///
@@ -46,7 +52,9 @@ pub(crate) fn serve(
     clock: WallClock,
     variables: &BTreeMap<String, String>,
 ) -> Result<(), Failure> {
-    let Loaded { config, warnings, .. } = config::load(flags, variables, files::complaints)?;
+    let loaded = config::load(flags, variables, files::complaints)?;
+    let settings = Settings::of(&loaded);
+    let Loaded { config, file, warnings, .. } = loaded;
     let logging = telemetry::start(&config.log)?;
     warn(&warnings);
     let metrics = telemetry::metrics()?;
@@ -59,23 +67,59 @@ pub(crate) fn serve(
         runtime.shutdown_background();
         return Ok(());
     };
-    let request_log = config
-        .log
-        .requests
-        .then(|| RequestLog { format: logging.format, queue: logging.queue.clone() });
+    let tracer = {
+        // Whoever sends spans is a task.
+        let _entered = runtime.enter();
+        otel::start(variables)
+    };
+    let request_log = config.log.requests.then(|| RequestLog {
+        format: logging.format,
+        queue: logging.queue.clone(),
+        fields: config.log.fields.as_slice().into(),
+    });
     runtime.block_on(async {
         let reload = || {
-            config::load(flags, variables, files::complaints).map(
-                |Loaded { config, warnings, .. }| {
-                    warn(&warnings);
-                    config
-                },
-            )
+            config::load(flags, variables, files::complaints)
+                .inspect(|Loaded { warnings, .. }| warn(warnings))
         };
         let store = Arc::new(store);
         let looked_back = look_back(&config, &store).await?;
-        report::store_opened(&config.store, &store);
-        run(config, store, &looked_back, signals, request_log, metrics, reload).await
+        let report = StartReport::store_opened(
+            logging.format,
+            logging.queue.clone(),
+            file,
+            &config.store,
+            &store,
+        );
+        let outbox = store.outbox().cloned();
+        let facts = StoreFacts {
+            kind: kind(&config.store),
+            url: config.store.to_string(),
+            durable: durability(&config.store, &store).into_owned(),
+            started_at: Timestamp::now(),
+            left_running: looked_back.left_running,
+            census: looked_back.census,
+        };
+        let shown = ShownFacts { store: facts, settings };
+        let first_owner = looked_back.first_owner;
+        let served = run(
+            config,
+            store,
+            outbox,
+            first_owner,
+            shown,
+            &report,
+            signals,
+            request_log,
+            tracer.clone(),
+            metrics,
+            reload,
+        );
+        let served = served.await;
+        if let Some(tracer) = tracer {
+            tracer.flush().await;
+        }
+        served
     })
 }
 
@@ -87,7 +131,8 @@ async fn open_unless_stopped(
     let mut signals = Signals::new()?;
     survive_file_size_limit()?;
     // In a task of its own: to read a large disk store blocks a thread, and a stop must be heard.
-    let opening = tokio::spawn(open::open(config.store.clone(), clock, config.store_wait_max));
+    let opening =
+        tokio::spawn(open_store::open(config.store.clone(), clock, config.store_wait_max));
     tokio::select! {
         opened = opening => Ok(Some((opened??, signals))),
         () = signals.stop() => Ok(None),
@@ -104,58 +149,75 @@ fn warn(warnings: &[String]) {
 /// How long the last settles of executions that are given up may take.
 const GIVE_UP_MAX: Duration = Duration::from_secs(2);
 
+/// What operators are shown of the store and of the configuration.
+struct ShownFacts {
+    store: StoreFacts,
+    settings: Settings,
+}
+
+#[expect(clippy::too_many_arguments, reason = "what a gateway is made of")]
 async fn run<S: Store>(
     config: Config,
     store: Arc<S>,
-    looked_back: &LookedBack,
+    outbox: Option<PostgresStore>,
+    first_owner: u64,
+    shown: ShownFacts,
+    report: &StartReport,
     mut signals: Signals,
     log: Option<RequestLog>,
+    tracer: Option<Tracer>,
     metrics: PrometheusHandle,
-    reload: impl Fn() -> Result<Config, config::Wrong>,
+    reload: impl Fn() -> Result<Loaded, config::Wrong>,
 ) -> Result<(), Failure> {
-    let drain_delay = config.drain_delay;
-    let drain_max = config.drain_max;
-    let listener = bind(config.listen).await?;
+    let listener = bind(config.listen, "--listen").await?;
     let admin_listener = match &config.admin {
-        Some(settings) => Some(bind(settings.listen).await?),
+        Some(settings) => Some(bind(settings.listen, "--admin").await?),
         None => None,
     };
-    let token = token(&config)?;
-    report::at_start(&config);
+    let operators = operators(&config)?;
+    report.at_start(&config);
     let (stop, stopped) = watch::channel(false);
     let (end_admin, admin_ended) = watch::channel(false);
     let threads = config.threads;
-    let patience = admin::Patience {
-        head_time_max: config.head_time_max,
-        write_time_max: config.write_time_max,
-    };
     let slots = ConnectionSlots::permitted(threads)?;
     let live = Live::new(config, None)?;
-    let first_owner = looked_back.first_owner;
-    let gateway = Arc::new(Gateway::new(live, Arc::clone(&store), log, slots, first_owner));
-    let admin = Arc::new(Admin::new(store, token, metrics.clone(), gateway.memory.clone()));
+    let gateway = Gateway::new(live, Arc::clone(&store), log, slots, first_owner);
+    let gateway = Arc::new(gateway.with_inbox(outbox.clone()).with_tracer(tracer));
+    let desk = Arc::new(GatewayDesk { gateway: Arc::clone(&gateway) });
+    let memory = gateway.memory.clone();
+    let board = UpstreamBoard::default();
+    let admin = Admin::new(store, outbox, operators, Some(desk), metrics.clone(), memory);
+    let admin = admin.with_webhooks(Arc::clone(&gateway.webhooks));
+    let ShownFacts { store: facts, settings } = shown;
+    let admin = admin.with_facts(facts, settings);
+    let admin = admin.with_upstreams(board.clone());
+    let admin = Arc::new(admin.with_tally(gateway.tally.clone()));
+    tokio::spawn(health::watch(Arc::clone(&gateway), board));
     if let Some(listener) = admin_listener {
-        let pages = admin::router(Arc::clone(&admin));
+        let api = admin::router(Arc::clone(&admin));
+        let pages = api.clone().merge(dashboard::router(api));
+        let gateway = Arc::clone(&gateway);
+        let patience = move || admin_patience(&gateway);
         tokio::spawn(admin::serve(listener, pages, patience, admin_ended));
     }
     let mut tending = upkeep::start(&gateway)?;
-    tokio::spawn(tidy_metrics(metrics));
+    tokio::spawn(telemetry::tidy_metrics(metrics));
     let workers = Workers::start(&gateway, threads, &stopped)?;
-    metrics::gauge!(event::RELOADED.name).set(1.0);
 
     let accepting = workers.accept(&listener, stopped);
     let stopping = async {
         while let Told::Reload = signals.next().await {
-            take(&gateway, &reload, &mut tending);
+            take(&gateway, &admin, &reload, &mut tending);
         }
         tracing::info!("stopping: not ready any more");
         admin.stopping();
-        tokio::time::sleep(drain_delay).await;
+        tokio::time::sleep(gateway.live.load().config.drain_delay).await;
         // The receivers live in the workers; if they are gone, so are the connections.
         let _ = stop.send(true);
     };
     tokio::join!(accepting, stopping);
     drop(listener);
+    let drain_max = gateway.live.load().config.drain_max;
     let left = drain(&gateway, &workers, drain_max).await;
     tending.stop().await;
     let _ = end_admin.send(true);
@@ -168,6 +230,13 @@ async fn run<S: Store>(
     tokio::task::spawn_blocking(move || workers.join()).await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// How long connections of operators may be slow, by the configuration that holds.
+fn admin_patience<S: Store>(gateway: &Gateway<S>) -> admin::Patience {
+    let live = gateway.live.load();
+    let Config { head_time_max, write_time_max, .. } = live.config;
+    admin::Patience { head_time_max, write_time_max }
 }
 
 /// Waits until every connection is closed and every execution settled. What has not ended by then is
@@ -192,18 +261,31 @@ async fn drain<S: Store>(gateway: &Gateway<S>, workers: &Workers, patience: Dura
 /// Takes a new configuration, or keeps the old one and says why.
 fn take<S: Store>(
     gateway: &Arc<Gateway<S>>,
-    reload: &impl Fn() -> Result<Config, config::Wrong>,
+    admin: &Admin<S>,
+    reload: &impl Fn() -> Result<Loaded, config::Wrong>,
     tending: &mut Tending,
 ) {
-    let taken = reload().map_err(|wrong| wrong.to_string()).and_then(|config| {
+    let taken = reload().map_err(|wrong| wrong.to_string()).and_then(|loaded| {
+        let settings = admin.settings().reloaded(&loaded);
+        let config = loaded.config;
         let old = gateway.live.load_full();
         let fixed = config::needs_restart(&old.config, &config);
         if !fixed.is_empty() {
             return Err(format!("{} cannot change without a restart", fixed.join(", ")));
         }
+        let operators = operators(&config)?;
         gateway.set_live(Arc::new(Live::new(config, Some(&old))?));
         // The tasks take their settings at their start; the old ones end after their present step.
-        upkeep::start(gateway).inspect_err(|_| gateway.set_live(old))
+        let started = upkeep::start(gateway).inspect_err(|_| gateway.set_live(old))?;
+        admin.set_operators(operators);
+        for waiting in settings.waiting() {
+            tracing::warn!(
+                setting = waiting,
+                "this setting has changed, and holds after a restart"
+            );
+        }
+        admin.set_settings(settings);
+        Ok(started)
     });
     metrics::gauge!(event::RELOADED.name).set(if taken.is_ok() { 1.0 } else { 0.0 });
     match taken {
@@ -215,25 +297,27 @@ fn take<S: Store>(
     }
 }
 
-async fn bind(address: std::net::SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}").into())
+async fn bind(address: std::net::SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let is_taken = error.kind() == std::io::ErrorKind::AddrInUse;
+        let cure =
+            if is_taken { format!(". Choose another address with {flag}") } else { String::new() };
+        format!("{address}: {error}{cure}").into()
+    })
 }
 
-/// The admin token: the one that is set, or the one that is kept beside the store.
-fn token(config: &Config) -> Result<Secret, String> {
-    match config.admin.as_ref() {
-        Some(config::Admin { token: Some(token), .. }) => Ok(token.clone()),
-        Some(config::Admin { token: None, .. }) => token::read_or_make(&config.state_folder),
+/// Who may ask the admin listener: with the token that is set, or that is kept beside the store, and with those that have names.
+fn operators(config: &Config) -> Result<Operators, String> {
+    let Some(config::Admin { token, tokens, .. }) = config.admin.as_ref() else {
         // Nobody listens.
-        None => Ok(Secret(uuid::Uuid::new_v4().simple().to_string())),
-    }
-}
-
-async fn tidy_metrics(metrics: PrometheusHandle) {
-    loop {
-        tokio::time::sleep(METRICS_UPKEEP).await;
-        metrics.run_upkeep();
-    }
+        let nobodys = Secret(uuid::Uuid::new_v4().simple().to_string());
+        return Ok(Operators::new(&nobodys, &[]));
+    };
+    let admin = match token {
+        Some(token) => token.clone(),
+        None => token::read_or_make(&config.state_folder)?,
+    };
+    Ok(Operators::new(&admin, tokens))
 }
 
 /// A write past the limit of a file's size (RLIMIT_FSIZE) fails, and whoever writes says so. Unless
@@ -241,40 +325,4 @@ async fn tidy_metrics(metrics: PrometheusHandle) {
 fn survive_file_size_limit() -> std::io::Result<()> {
     // What takes the signal stays when this is dropped.
     signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
-}
-
-enum Told {
-    Stop,
-    Reload,
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Waits until somebody says stop.
-    async fn stop(&mut self) {
-        while let Told::Reload = self.next().await {
-            tracing::info!("there is nothing to reload before the store is open");
-        }
-    }
-
-    async fn next(&mut self) -> Told {
-        tokio::select! {
-            _ = self.terminate.recv() => Told::Stop,
-            _ = self.interrupt.recv() => Told::Stop,
-            _ = self.hang_up.recv() => Told::Reload,
-        }
-    }
 }

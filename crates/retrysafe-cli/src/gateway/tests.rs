@@ -32,7 +32,7 @@ use super::headers::Peer;
 use super::listen::{self, Workers};
 use super::live::Live;
 use super::{Gateway, Worker, upkeep};
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Operators};
 use crate::config::{self, Secret, source};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -74,7 +74,8 @@ impl House {
         let admin = listener.local_addr().unwrap();
         let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         let memory = gateway.memory.clone();
-        let pages = Admin::new(store, Secret("t".into()), metrics.handle(), memory);
+        let operators = Operators::new(&Secret("t".into()), &[]);
+        let pages = Admin::new(store, None, operators, None, metrics.handle(), memory);
         let pages = admin::router(Arc::new(pages));
         tokio::spawn(async move { axum::serve(listener, pages).await });
         Self { address, admin, executions, _tending: tending, _stop: stop }

@@ -3,42 +3,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retrysafe::upkeep::{Schedule, Tending, Upkeep};
+use retrysafe::upkeep::{Tending, Upkeep};
+use retrysafe::webhooks::Webhooks;
 use retrysafe_core::store::Store;
 
 use super::Gateway;
 use super::reconcile::HttpLookup;
-use crate::config::ReconcileFile;
 
-/// Starts the sweeper, the reaper and, where one is configured, the reconciler.
+/// How often webhooks that wait are looked at.
+const WEBHOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// Starts the sweeper, the reaper and, where they are configured, the reconcilers.
 ///
 /// # Errors
 ///
-/// If the reconciler's settings make no sense.
+/// If a reconciler's settings make no sense.
 pub(crate) fn start<S: Store>(gateway: &Arc<Gateway<S>>) -> Result<Tending, String> {
     let live = gateway.live.load();
     let store = Arc::clone(gateway.engine.store());
-    let upkeep =
+    let mut upkeep =
         Upkeep::new(store).sweep_every(live.config.sweep_every).reap_every(live.config.reap_every);
-    let upkeep = match &live.config.reconcile {
-        None => upkeep,
-        Some(settings) => {
-            let lookup = HttpLookup::new(settings, Arc::clone(gateway))?;
-            upkeep.reconcile(lookup, schedule(settings))
-        }
-    };
-    Ok(upkeep.start())
-}
-
-fn schedule(settings: &ReconcileFile) -> Schedule {
-    let default = Schedule::default();
-    let after = settings.schedule.as_ref();
-    let after = after.map(|list| list.iter().map(|length| length.0).collect::<Vec<Duration>>());
-    Schedule {
-        after: after.unwrap_or(default.after),
-        look_every: settings.every.map_or(default.look_every, |length| length.0),
-        lookup_max: settings.timeout.map_or(default.lookup_max, |length| length.0),
-        settle_time: settings.settle_time(),
-        ..default
+    let all = &live.config.lookups;
+    for rules in all {
+        let lookup = HttpLookup::new(rules, all, gateway)?;
+        upkeep = upkeep.reconcile(lookup, rules.schedule.clone());
     }
+    let webhooks = gateway.webhooks.load_full();
+    let upkeep = match webhooks.inbox() {
+        Some(_) if !live.config.webhooks.is_empty() => {
+            upkeep.webhooks(Webhooks::clone(&webhooks), WEBHOOKS_EVERY)
+        }
+        Some(_) | None => upkeep,
+    };
+    let tending = upkeep.start();
+    gateway.asker.store(Arc::new(tending.asker()));
+    Ok(tending)
 }

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use retrysafe::layer::Attempt;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::callers_body::BrokenUpload;
 use super::outgoing::Outgoing;
 
 /// The least pause between two looks at whose turn it is, and so the most by which anybody is given
@@ -46,6 +47,10 @@ pub(crate) struct Upload(Arc<Mutex<Progress>>);
 struct Progress {
     turn: Turn,
     since: Instant,
+    /// Whether the connection has let go of the body, and asks it for nothing more.
+    is_let_go: bool,
+    /// How many of its pieces wait in the connection, where that is counted.
+    queued: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,12 +66,14 @@ enum Turn {
 impl Upload {
     /// An upload that has not begun.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Progress { turn: Turn::Upstream, since: Instant::now() })))
+        let since = Instant::now();
+        let progress = Progress { turn: Turn::Upstream, since, is_let_go: false, queued: 0 };
+        Self(Arc::new(Mutex::new(progress)))
     }
 
     /// The same body, whose progress is noted here.
     pub(crate) fn watch(&self, body: Outgoing) -> Watched {
-        Watched { body, upload: self.clone() }
+        Watched { body, upload: self.clone(), counts_pieces: false }
     }
 
     /// Whether the caller's body broke off, or its framing is malformed.
@@ -74,9 +81,15 @@ impl Upload {
         self.progress().turn == Turn::CallerFailed
     }
 
+    /// Whether nothing more of the body will be sent: all of it was written, or given up.
+    pub(crate) fn is_over(&self) -> bool {
+        let Progress { is_let_go, queued, .. } = self.progress();
+        is_let_go && queued == 0
+    }
+
     /// Since when the upstream has taken no piece; none while the caller's next piece is waited for.
     pub(crate) fn waits_for_upstream_since(&self) -> Option<Instant> {
-        let Progress { turn, since } = self.progress();
+        let Progress { turn, since, .. } = self.progress();
         (turn != Turn::Caller).then_some(since)
     }
 
@@ -96,7 +109,7 @@ impl Upload {
         self.note(Turn::Upstream);
         let mut answer = pin!(answer);
         loop {
-            let Progress { turn, since } = self.progress();
+            let Progress { turn, since, .. } = self.progress();
             let (one, other, too_slow) = match turn {
                 Turn::Caller => (patience.with_caller, patience.with_upstream, TooSlow::Caller),
                 Turn::Upstream | Turn::CallerFailed => {
@@ -120,14 +133,19 @@ impl Upload {
     }
 
     fn progress(&self) -> Progress {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.state()
+    }
+
+    fn state(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, turn: Turn) {
-        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = self.state();
         // A caller that is asked again has still not sent anything.
         if turn != Turn::Caller || progress.turn != Turn::Caller {
-            *progress = Progress { turn, since: Instant::now() };
+            progress.turn = turn;
+            progress.since = Instant::now();
         }
     }
 }
@@ -136,23 +154,68 @@ impl Upload {
 pub(crate) struct Watched {
     body: Outgoing,
     upload: Upload,
+    counts_pieces: bool,
+}
+
+impl Watched {
+    /// Notes also when the connection has written each piece. A connection of HTTP/2 takes a piece of any size at once, and
+    /// writes it as the upstream makes room.
+    pub(crate) fn count_pieces(&mut self) {
+        self.counts_pieces = true;
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.upload.state().is_let_go = true;
+    }
+}
+
+/// A piece of a body in the hands of a connection. It is dropped when it was written, or will never be.
+struct QueuedPiece {
+    bytes: Bytes,
+    upload: Upload,
+}
+
+impl QueuedPiece {
+    fn put(bytes: Bytes, upload: &Upload) -> Bytes {
+        upload.state().queued += 1;
+        Bytes::from_owner(Self { bytes, upload: upload.clone() })
+    }
+}
+
+impl AsRef<[u8]> for QueuedPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for QueuedPiece {
+    fn drop(&mut self) {
+        let mut progress = self.upload.state();
+        progress.queued = progress.queued.saturating_sub(1);
+    }
 }
 
 impl Body for Watched {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BrokenUpload;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenUpload>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         self.upload.note(match &frame {
             Poll::Pending => Turn::Caller,
             Poll::Ready(None | Some(Ok(_))) => Turn::Upstream,
             Poll::Ready(Some(Err(_))) => Turn::CallerFailed,
         });
-        frame
+        if !self.counts_pieces {
+            return frame;
+        }
+        let upload = &self.upload;
+        frame.map_ok(|frame| frame.map_data(|bytes| QueuedPiece::put(bytes, upload)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -33,7 +33,7 @@ fn keys_are_listed_shown_and_decided_from_the_shell() {
     // Bulk verbs refuse to mean everything by accident.
     for verb in ["release", "expire"] {
         let (code, _, err) = run(&[verb, "--reason", "x"]);
-        assert!(code == 1 && err.contains("--all"), "{err}");
+        assert!(code == 1 && err.contains("a filter such as"), "{err}");
     }
     let (code, _, err) = run(&["release"]);
     assert!(code == 2 && err.contains("--reason"), "{err}");
@@ -48,9 +48,13 @@ fn keys_are_listed_shown_and_decided_from_the_shell() {
         run(&["release", "--state", "unknown", "--reason", "x", "--json", "--yes"]);
     let out: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, out["done"].as_array().unwrap().len()), (0, 2));
-    let (code, _, err) = run(&["expire", "--all", "--reason", "x"]);
+    let settled = ["expire", "--older-than", "0s", "--reason", "x"];
+    let (code, _, err) = run(&settled);
     assert!(code == 1 && err.contains("--yes"), "{err}");
-    let (code, out, _) = run(&["expire", "--all", "--reason", "x", "--yes"]);
+    let few = [&settled[..], &["--yes", "--max", "3"]].concat();
+    let (code, _, err) = run(&few);
+    assert!(code == 1 && err.contains("more than 3 keys match"), "{err}");
+    let (code, out, _) = run(&[&settled[..], &["--yes"]].concat());
     assert!(code == 0 && out.contains("4 done"), "{out}");
 
     let stats = |more: &[&str]| {
@@ -61,7 +65,9 @@ fn keys_are_listed_shown_and_decided_from_the_shell() {
     assert!(stats(&[]).1.contains("/{*rest}"));
     let counted: serde_json::Value = serde_json::from_str(&stats(&["--json"]).1).unwrap();
     assert_eq!(counted["all"]["records"], 1);
-    let (code, _, err) = program(&["keys", "list", "--admin", &admin], &gateway.folder);
+    // In a folder whose configuration does not say which token.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (code, _, err) = program(&["keys", "list", "--admin", &admin], elsewhere.path());
     assert!(code == 1 && err.contains("401"), "{err}");
     assert_eq!(program(&["healthcheck", "--admin", &admin], &gateway.folder).0, 0);
     assert_eq!(program(&["healthcheck", "--admin", "http://127.0.0.1:1"], &gateway.folder).0, 1);

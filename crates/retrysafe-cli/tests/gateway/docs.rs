@@ -17,17 +17,21 @@ use super::kit::{
     Gateway, Step, TOKEN, Upstream, free, key, program, program_with, reply, request, send, until,
 };
 use super::pages::{self, Block, Page, Span};
-use super::postgres::database;
+use super::postgres::{database, new_database, server};
 use super::redis;
 
 /// Command lines that are not run, and why. Each begins a line of some page.
-const NOT_RUN: [(&str, &str); 5] = [
+const NOT_RUN: [(&str, &str); 6] = [
     ("cargo run --release -- demo", "tests/demo.rs runs it, and it takes its time"),
     ("cargo xtask", "it would run this test, or measure; its verbs are looked up"),
     ("cargo run --release -p sim", "the simulator's own tests run it; its words are looked up"),
     ("docker", "no container engine runs here; tests/gateway/deploy.rs tries what it would start"),
     ("cd deploy", "the folder of the lines that follow it"),
+    ("kubectl", "no cluster runs here; tests/gateway/deploy.rs reads what it would apply"),
 ];
+
+/// A secret that every scheme of webhooks takes.
+const WEBHOOK_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 // ------------------------------------------------------------------ the pages
 
@@ -37,7 +41,7 @@ fn every_command_line_does_what_the_page_says() {
     let mut faults = Vec::new();
     let mut reasons = BTreeSet::new();
     let pages = pages::all();
-    let pages = pages.iter().filter(|page| !is_tutorial(page));
+    let pages = pages.iter().filter(|page| !is_played(page));
     for block in pages.flat_map(Page::blocks) {
         for command in block.commands() {
             match NOT_RUN.iter().find(|(begins, _)| command.starts_with(begins)) {
@@ -103,7 +107,12 @@ fn what_is_made_up_is_found() {
         let ended = house.run(command);
         assert!(ended.is_err(), "{command}: taken for good");
     }
-    for command in ["cargo xtask polish", "cargo run --release -p sim -- run --wishes 3"] {
+    for command in [
+        "cargo xtask polish",
+        "cargo run --release -p sim -- run --wishes 3",
+        "kubectl apply -f deploy/made-up.yaml",
+        "kubectl exec deployment/retrysafe -- retrysafe keys mend",
+    ] {
         assert!(looked_up(command).is_err(), "{command}");
     }
     for span in ["retrysafe keys resolve ID --completed", "retrysafe audit", "store polish"] {
@@ -126,9 +135,10 @@ fn what_is_made_up_is_found() {
     }
 }
 
-/// Whether `tests/tutorials.rs` plays a page from top to bottom.
-fn is_tutorial(page: &Page) -> bool {
-    page.name == "docs/start.md" || page.name.starts_with("docs/tutorials/")
+/// Whether a test of its own plays a page from top to bottom: `tests/tutorials.rs`, or `backup.rs` beside this file.
+fn is_played(page: &Page) -> bool {
+    ["docs/start.md", "docs/backup.md"].contains(&page.name.as_str())
+        || page.name.starts_with("docs/tutorials/")
 }
 
 fn told(at: &str, what: &str, why: &str) -> String {
@@ -137,10 +147,25 @@ fn told(at: &str, what: &str, why: &str) -> String {
 
 // ------------------------------------------------------------------ command lines
 
+/// Ledgers that say the same.
+const LEDGERS: [(&str, &str); 4] = [
+    ("payments.csv", "id,amount,currency,status\npay_1,12.50,EUR,paid\n"),
+    (
+        "provider.jsonl",
+        "{\"reference\":\"pay_1\",\"money\":{\"value\":12.5,\"currency\":\"EUR\"},\"status\":\"paid\"}\n",
+    ),
+    ("provider.csv", "id,amount,currency\npay_1,12.5,EUR\n"),
+    ("payments.sql", "SELECT 'pay_1' AS id, 12.50 AS amount, 'EUR' AS currency;\n"),
+];
+
 /// A gateway with records, for the command lines to be run against.
 struct House {
     upstream: Upstream,
     gateway: Gateway,
+    /// A gateway whose store has an outbox.
+    office: Gateway,
+    /// The name of its database.
+    database: String,
     /// Where calls are journalled, and nothing else is.
     home: tempfile::TempDir,
     count: usize,
@@ -152,17 +177,40 @@ impl House {
         upstream.script("/lost", vec![Step::Drop]);
         upstream.script("/refused", vec![reply(404, "{}")]);
         // The folder of the gateway is the folder of the commands.
-        let gateway =
-            Gateway::start(&upstream, "[[route]]\npath = \"/orders\"\nkey = \"required\"\n");
+        let gateway = Gateway::start(
+            &upstream,
+            "[reconcile]\nurl = \"/lookup/{id}\"\nschedule = [\"24h\"]\n\
+             [[route]]\npath = \"/orders\"\nkey = \"required\"\n",
+        );
         let document = r#"{"openapi": "3.1.0", "paths": {"/orders": {"post": {}}}}"#;
         std::fs::write(gateway.folder.join("api.json"), document).unwrap();
         let document = "openapi: 3.1.0\npaths:\n  /orders:\n    post: {}\n";
         std::fs::write(gateway.folder.join("api.yaml"), document).unwrap();
         std::fs::write(gateway.folder.join("store-url"), database()).unwrap();
+        let worker = format!(
+            "store = \"{}\"\n[effects.mail]\nurl = \"https://mail.example\"\ntakes_no_key = true\n",
+            database()
+        );
+        std::fs::write(gateway.folder.join("worker.toml"), worker).unwrap();
+        for (name, text) in LEDGERS {
+            std::fs::write(gateway.folder.join(name), text).unwrap();
+        }
         // A store that nobody has open, for the commands that look after one.
         let closed = DiskOptions::new().segment_bytes(1 << 20);
         closed.open(gateway.folder.join("retrysafe-data")).unwrap().close();
-        Self { upstream, gateway, home: tempfile::tempdir().unwrap(), count: 0 }
+        let database = new_database();
+        let office = Gateway::start_as(&upstream, "", |office| {
+            office.store = server().url(&database);
+            let secret = office.folder.join("secret");
+            std::fs::write(&secret, WEBHOOK_SECRET).unwrap();
+            office.toml = format!(
+                "[webhooks.bank]\npath = \"/bank\"\nscheme = \"standard\"\nsecret_files = [{:?}]\n\
+                 match = [{{ by = \"id\", at = \"/id\" }}]\noutcomes.executed.when = {{ \"/done\" = true }}\n",
+                secret.display().to_string()
+            );
+        });
+        let home = tempfile::tempdir().unwrap();
+        Self { upstream, gateway, office, database, home, count: 0 }
     }
 
     /// Runs one command line, with what it names put in place of the names.
@@ -176,6 +224,10 @@ impl House {
         let program = words.iter().find(|word| !word.contains('=')).copied().unwrap_or_default();
         match program {
             "retrysafe" if words.contains(&"serve") => self.serve(&command),
+            // A start takes what the check takes; tests/worker starts it.
+            "retrysafe" if words.contains(&"worker") && !words.contains(&"--check-config") => {
+                self.shell(&format!("{command} --check-config")).map(|_| ())
+            }
             "retrysafe" | "for" => self.shell(&command).map(|_| ()),
             "curl" => {
                 let answer = self.shell(&command)?;
@@ -199,6 +251,8 @@ impl House {
             .replace("/run/secrets/store", "store-url")
             .replace('…', "secret");
         let command = self.with_words(&command, "ID", || self.unknown());
+        let command = self.with_words(&command, "EFFECT", || self.unknown_effect());
+        let command = self.with_words(&command, "EVENT", || self.event());
         self.with_words(&command, "URL", || format!("http://{}/payments", self.gateway.address))
     }
 
@@ -220,9 +274,34 @@ impl House {
         open.unwrap_or_else(|| panic!("{found}"))["id"].as_str().unwrap().to_owned()
     }
 
+    /// The number of a new effect of which nobody knows whether it happened.
+    fn unknown_effect(&self) -> String {
+        let stage = "SELECT id FROM retrysafe.stage('receipt', 'x')";
+        let id = server().sql(&self.database, stage);
+        let lose = "UPDATE retrysafe.effect SET state = 3, fence = 1, marked_by = 1 WHERE id =";
+        server().sql(&self.database, &format!("{lose} {id}"));
+        id
+    }
+
+    /// The number of a webhook that says nothing.
+    fn event(&self) -> String {
+        let keep =
+            r#"{"provider": "bank", "event_id": "evt_1", "state": 5, "names": [], "wait_ms": 1}"#;
+        let kept = format!("SELECT retrysafe.inbox_v1('keep', '{keep}', '{{}}') ->> 'id'");
+        server().sql(&self.database, &kept)
+    }
+
     /// Runs a line by the shell, as people do, and gives what it says.
     fn shell(&self, line: &str) -> Result<String, String> {
         let binary = env!("CARGO_BIN_EXE_retrysafe");
+        let is_of_effects = ["retrysafe outbox ", "retrysafe dlq ", "retrysafe inbox "]
+            .iter()
+            .any(|it| line.starts_with(it));
+        let gateway = if is_of_effects { &self.office } else { &self.gateway };
+        // Not the store of the configuration file in this folder: a gateway has it open.
+        let store = line
+            .starts_with("retrysafe store ")
+            .then_some(("RETRYSAFE_STORE", "disk:./retrysafe-data"));
         let line = line.replace("retrysafe ", &format!("{binary} "));
         let output = Command::new("sh")
             .args(["-c", &line])
@@ -230,7 +309,8 @@ impl House {
             .env("HOME", self.home.path())
             .env_remove("XDG_STATE_HOME")
             .env("RETRYSAFE_ADMIN_TOKEN", TOKEN)
-            .env("RETRYSAFE_ADMIN_URL", format!("http://{}", self.gateway.admin))
+            .env("RETRYSAFE_ADMIN_URL", format!("http://{}", gateway.admin))
+            .envs(store)
             .stdin(Stdio::null())
             .output()
             .unwrap();
@@ -312,6 +392,11 @@ fn looked_up(command: &str) -> Result<(), String> {
                 flags.copied().chain([*verb]).find(|word| !help.contains(word.trim_matches('-')));
             missing.map_or(Ok(()), |word| Err(format!("the simulator knows no {word}")))
         }
+        ["kubectl", "apply", "-f", file] => match pages::root().join(file).is_file() {
+            true => Ok(()),
+            false => Err("there is no such file".into()),
+        },
+        ["kubectl", "exec", _, "--", "retrysafe", rest @ ..] => accepted(rest),
         ["cd", folder] => match pages::root().join(folder).is_dir() {
             true => Ok(()),
             false => Err("there is no such folder".into()),
@@ -337,7 +422,7 @@ fn unknown_commands(spans: &[Span]) -> (usize, Vec<String>) {
         let words = match words.as_slice() {
             ["retrysafe", rest @ ..] => rest,
             // Where a page has named the program, it may leave its name out.
-            ["keys" | "store" | "config", verb, ..]
+            ["keys" | "store" | "config" | "outbox" | "dlq" | "inbox", verb, ..]
                 if verb.bytes().all(|b| b.is_ascii_lowercase()) =>
             {
                 &words
@@ -369,10 +454,10 @@ fn wrong_configurations(blocks: &[Block]) -> (usize, Vec<String>) {
             "yaml" => {
                 serde_saphyr::from_str::<Value>(&block.text).map(|_| ()).map_err(|e| e.to_string())
             }
-            // Rust is compiled by the documentation tests of the crate whose page it is.
-            "" | "sh" | "sql" | "text" | "rust" | "rust,no_run" | "rust,ignore" => continue,
-            // The applications of the tutorials, which tests/tutorials.rs runs.
-            "js" | "python" => continue,
+            // Commands, and what they say.
+            "" | "sh" | "text" => continue,
+            // code_blocks.rs beside this file reads programs.
+            language if super::code_blocks::is_read(language) => continue,
             other => Err(format!("a block in {other:?}: nothing here can check it")),
         };
         count += 1;
@@ -388,7 +473,18 @@ fn check_configuration(text: &str) -> Result<(), String> {
     if !text.contains("upstream = ") {
         arguments.extend(["--upstream", "http://127.0.0.1:1"]);
     }
-    std::fs::write(folder.path().join("retrysafe.toml"), text.replace('…', "secret")).unwrap();
+    // Files of secrets are read when the configuration is.
+    for name in text.split("/run/secrets/").skip(1).filter_map(|rest| rest.split('"').next()) {
+        std::fs::write(folder.path().join(name), WEBHOOK_SECRET).unwrap();
+    }
+    let mut text = text
+        .replace('…', "secret")
+        .replace("/run/secrets/", &format!("{}/", folder.path().display()));
+    if text.starts_with("[effects.webhook.signing]") {
+        // A part of a table stands for the whole.
+        text.push_str("[effects.webhook]\nurl = \"https://hooks.example\"\ntakes_no_key = true\n");
+    }
+    std::fs::write(folder.path().join("retrysafe.toml"), text).unwrap();
     let (code, _, err) = program(&arguments, folder.path());
     if code == 0 && err.is_empty() { Ok(()) } else { Err(err) }
 }
@@ -433,6 +529,8 @@ fn settings() -> &'static BTreeSet<String> {
             all.insert(name.clone());
             let value = value.get("items").unwrap_or(value);
             let several = value["anyOf"].as_array().into_iter().flatten().chain([value]);
+            // A table of tables, such as `effects`, has one schema for all of them.
+            let several = several.flat_map(|value| [value, &value["additionalProperties"]]);
             for members in several.filter_map(|value| value["properties"].as_object()) {
                 all.extend(members.keys().map(|member| format!("{name}.{member}")));
             }
@@ -488,7 +586,11 @@ fn unfit(name: &str, value: &str) -> Option<String> {
         .collect();
     let mut why = format!("no table has a setting {name}\n");
     for table in tables {
-        let head = if table.is_empty() { String::new() } else { format!("[{table}]\n") };
+        let head = match table {
+            "" => String::new(),
+            "effects" | "webhooks" => format!("[{table}.x]\n"),
+            _ => format!("[{table}]\n"),
+        };
         // Other settings of the table may be needed too; what is said of this one counts.
         let jwt =
             "[jwt]\nalgorithms = [\"HS256\"]\nsecret = \"0123456789abcdef0123456789abcdef\"\n";

@@ -99,7 +99,7 @@ fn duplicates_over_h2c_run_once() {
     let upstream = Upstream::start();
     let gateway = Gateway::start(
         &upstream,
-        "h2c = true\n---\n[[route]]\npath = \"/crowd\"\nmethods = [\"POST\"]\nwait_max = \"20s\"\n",
+        "h2c = true\n---\n[[route]]\npath = \"/crowd\"\nmethods = [\"POST\"]\nwait_max = \"60s\"\n",
     );
     let gate = Gate::default();
     let answer = Box::new(reply(201, "{\"paid\":1}"));
@@ -159,6 +159,50 @@ fn duplicates_over_h2c_run_once() {
         assert!(send(gateway.address, &bare).is_replay());
     });
     assert_eq!((upstream.count("/crowd"), upstream.count("/left")), (1, 1));
+}
+
+/// The story: "no error" is the code with which some libraries take a request back. To the HTTP library it looked like the end of the body,
+/// so a part was sent on as the whole, and with a key it was also kept.
+#[test]
+fn an_upload_that_is_reset_without_error_is_not_whole() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "h2c = true\n---\n");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (path, length, key) in [
+        ("/streamed", None, Some(key())),
+        ("/stated", Some(10), Some(key())),
+        ("/free", None, None),
+    ] {
+        runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+            let (mut sender, mut connection) = h2::client::handshake(stream).await.unwrap();
+            let mut pings = connection.ping_pong().unwrap();
+            tokio::spawn(connection);
+            let mut request = Request::post(format!("http://api.test{path}"));
+            for (name, value) in [
+                ("idempotency-key", key.clone()),
+                ("content-length", length.map(|length: u64| length.to_string())),
+                ("content-type", Some("application/json".into())),
+            ] {
+                if let Some(value) = value {
+                    request = request.header(name, value);
+                }
+            }
+            let (answer, mut body) = sender.send_request(request.body(()).unwrap(), false).unwrap();
+            body.send_data("{\"n\":".into(), false).unwrap();
+            // What was written before an answered ping has arrived.
+            pings.ping(h2::Ping::opaque()).await.unwrap();
+            body.send_reset(h2::Reason::NO_ERROR);
+            pings.ping(h2::Ping::opaque()).await.unwrap();
+            assert!(answer.await.is_err());
+        });
+        assert_eq!(upstream.count(path), 0, "{path}");
+        let Some(key) = key else { continue };
+        // Had the part been kept, the whole would be another request.
+        let answer = gateway.post(path, &key, "{\"n\":1234}");
+        assert_eq!((answer.status(), answer.is_replay()), (201, false), "{path}");
+        assert_eq!(upstream.count(path), 1, "{path}");
+    }
 }
 
 /// Waits until something holds, and lets the connections' tasks go on meanwhile.

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long anything may take before a test fails. Only a test that fails waits for it, so it is long
+/// enough for the slowest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A key that no other test uses.
 pub(crate) fn key() -> String {
@@ -145,6 +146,8 @@ pub(crate) enum Step {
     Held(Gate, Box<Step>),
     /// Writes these bytes and closes.
     Raw(Vec<u8>),
+    /// Writes these bytes, and closes once the gate is open.
+    RawHeld(Vec<u8>, Gate),
     /// Closes without a word.
     Drop,
 }
@@ -287,6 +290,11 @@ fn act(out: &mut TcpStream, step: Step, method: &str) -> bool {
             let _ = out.write_all(&bytes);
             false
         }
+        Step::RawHeld(bytes, gate) => {
+            let _ = out.write_all(&bytes);
+            gate.pass();
+            false
+        }
         Step::Held(gate, step) => {
             gate.pass();
             act(out, *step, method)
@@ -380,6 +388,8 @@ pub(crate) struct Gateway {
     pub(crate) before: String,
     /// What takes its log instead of a file.
     pub(crate) pipe: Option<PipeWriter>,
+    /// Configuration that needs to know the folder, beside what a test passes.
+    pub(crate) toml: String,
     /// Whether nothing is said about callers without a credential.
     is_bare: bool,
     child: Option<Child>,
@@ -429,12 +439,13 @@ impl Gateway {
             store: format!("disk:{}", guard.path().join("data").display()),
             before: "true".into(),
             pipe: None,
+            toml: String::new(),
             is_bare: false,
             child: None,
             _guard: guard,
         };
         change(&mut gateway);
-        gateway.configure(toml);
+        gateway.configure(&format!("{toml}{}", gateway.toml));
         gateway
     }
 
@@ -574,6 +585,14 @@ impl Gateway {
         let token = format!("Bearer {TOKEN}");
         let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
         send(self.admin, &request(method, path, &headers, body.as_bytes()))
+    }
+
+    /// Decides about the attempt of a record that was seen.
+    pub(crate) fn decide(&self, seen: &serde_json::Value, verb: &str, what: &str) -> Message {
+        let mut body: serde_json::Value = serde_json::from_str(what).unwrap();
+        body["fence"] = seen["fence"].clone();
+        let id = seen["id"].as_str().unwrap();
+        self.ask("POST", &format!("/api/v1/keys/{id}/{verb}"), &body.to_string())
     }
 
     pub(crate) fn records(&self) -> u64 {

@@ -21,6 +21,23 @@ fn every_link_leads_to_a_file_a_heading_or_a_test_that_exists() {
     assert!(links.len() > 100 && tests > 30, "{} links, {tests} to tests", links.len());
 }
 
+/// What the summary leaves out stands at the end of the site. What it has twice, or what is not there, stops mdBook.
+#[test]
+fn the_summary_lists_pages_that_exist_and_none_twice() {
+    let summary = Page::read(Path::new("docs/SUMMARY.md"));
+    let mut listed: Vec<String> =
+        summary.links().iter().map(|link| link.file.display().to_string()).collect();
+    listed.sort();
+    let count = listed.len();
+    listed.dedup();
+    assert_eq!(listed.len(), count, "docs/SUMMARY.md lists a page twice");
+    let written: Vec<String> = pages::all().into_iter().map(|page| page.name).collect();
+    for page in &listed {
+        assert!(written.contains(page), "docs/SUMMARY.md lists {page}, which is not there");
+    }
+    assert!(count > 60, "{count}");
+}
+
 #[test]
 fn a_link_that_leads_nowhere_is_found() {
     for text in [
@@ -40,9 +57,9 @@ fn broken(link: &Link) -> Option<String> {
     let Link { at, text, file, heading } = link;
     let shown = file.display();
     let Ok(content) = std::fs::read_to_string(pages::root().join(file)) else {
-        let is_folder = pages::root().join(file).is_dir();
-        return (!is_folder)
-            .then(|| format!("{at}: [{text}] leads to {shown}, which is not there"));
+        // A folder, or a picture.
+        let is_there = pages::root().join(file).exists();
+        return (!is_there).then(|| format!("{at}: [{text}] leads to {shown}, which is not there"));
     };
     if let Some(heading) = heading {
         let page = Page { name: shown.to_string(), text: content };

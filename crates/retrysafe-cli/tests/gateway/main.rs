@@ -12,30 +12,41 @@
 )]
 
 mod admin;
+mod backup;
 mod bounds;
+mod browser;
+mod browser_driver;
 mod callers;
 #[allow(dead_code, reason = "the stores' own tests use the rest of it")]
 #[path = "../../../retrysafe/tests/postgres/kit/cluster.rs"]
 mod cluster;
+mod code_blocks;
 mod commands;
 mod config;
 mod cors;
+mod dashboard;
+mod decide;
 mod deploy;
 mod disk;
 mod docs;
+mod first_hour;
 mod header_names;
+mod house;
 mod http2;
 mod jwks;
 mod jwt;
 #[allow(dead_code, reason = "the bad inputs need more of it")]
 mod kit;
+mod ledger;
 mod life;
 mod limits;
 mod links;
 mod log;
 mod meaning;
 mod metrics;
+mod night;
 mod operator;
+mod outbox;
 mod pages;
 mod postgres;
 mod promise;
@@ -48,5 +59,8 @@ mod redis;
 mod redis_server;
 mod secrets;
 mod together;
+mod traces;
 mod unasked;
+mod upstreams;
+mod webhooks;
 mod wire;

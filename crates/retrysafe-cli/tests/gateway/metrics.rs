@@ -21,6 +21,34 @@ const OF_FAILING_STORES: [Metric; 3] =
 const OF_REDIS: [Metric; 3] = [event::STORE_CHANGED, event::STORE_HELD_UNTIL, event::COPIES];
 /// What only an application with flows reports: the program runs none.
 const OF_FLOWS: [Metric; 3] = [event::PHASE_SECONDS, event::FLOW_RESUMES, event::FLOWS_HELD];
+/// What an operator's own lookup reports: see `layer_upkeep` of the library.
+const OF_OPERATORS: [Metric; 1] = [event::RECONCILE_OUT_OF_TURN];
+/// What only a worker reports: see `tests/worker`.
+const OF_EFFECTS: [Metric; 8] = [
+    event::EFFECT_LOOKUPS,
+    event::EFFECTS_DEAD_LETTERED,
+    event::EFFECTS_NOT_CONFIGURED,
+    event::EFFECT_DELIVERIES,
+    event::EFFECT_BREAKER_OPEN,
+    event::EFFECTS,
+    event::EFFECT_PAUSED,
+    event::EFFECT_OLDEST_READY_SECONDS,
+];
+/// What only a provider's webhooks raise: see `webhooks`.
+const OF_WEBHOOKS: [Metric; 5] = [
+    event::WEBHOOKS_RECEIVED,
+    event::WEBHOOKS_REFUSED,
+    event::WEBHOOKS_ENDED,
+    event::INBOX_WAITING,
+    event::INBOX_OLDEST_SECONDS,
+];
+/// What `reconcile compare` writes to a file: see `ledger`.
+const OF_LEDGERS: [Metric; 3] =
+    [event::LEDGER_LINES, event::LEDGER_DIFFERENCES, event::LEDGER_COMPARED];
+/// What is there only where upstreams are checked: tests/gateway/upstreams.rs.
+const OF_HEALTH_CHECKS: [Metric; 1] = [event::UPSTREAM_HEALTHY];
+/// What is there only where requests are traced: see `traces`.
+const OF_TRACES: [Metric; 2] = [event::SPANS_EXPORTED, event::SPANS_DROPPED];
 /// What only a bug reports.
 const OF_BUGS: [Metric; 1] = [event::UPKEEP_PANICS];
 const MET_WITH_FAILING_STORES: [Met; 2] = [Met::StoreError, Met::Unprotected];
@@ -83,7 +111,7 @@ reap_every = "50ms"
 [reconcile]
 url = "/lookup/{id}"
 every = "50ms"
-schedule = ["0s"]
+schedule = "0s"
 
 [[route]]
 path = "/late"
@@ -104,7 +132,7 @@ mode = "observe"
 [[route]]
 path = "/wait"
 methods = ["POST"]
-wait_max = "10s"
+wait_max = "60s"
 "#;
 
 #[test]
@@ -181,8 +209,9 @@ fn every_metric_of_a_working_store_rises() {
     watch.until("retrysafe_unknown 1");
     watch.until_risen("retrysafe_unknown_oldest_seconds");
     assert_eq!(send(address, &again).code(), "outcome_unknown");
-    let id = gateway.unknown_at("/late")["id"].as_str().unwrap().to_owned();
-    gateway.ask("POST", &format!("/api/v1/keys/{id}/release"), "{\"reason\":\"x\"}");
+    let seen = gateway.unknown_at("/late");
+    let id = seen["id"].as_str().unwrap().to_owned();
+    gateway.decide(&seen, "release", "{\"reason\":\"x\"}");
     gate.open();
     running.join().unwrap();
     watch.until("retrysafe_contradictions_total{route=\"/late\"} 1");
@@ -198,7 +227,12 @@ fn every_metric_of_a_working_store_rises() {
 
     for metric in METRICS {
         let elsewhere = OF_FAILING_STORES.iter().chain(&OF_TIGHT_BOUNDS).chain(&OF_BUGS);
-        let is_elsewhere = elsewhere.chain(&OF_REDIS).chain(&OF_FLOWS).any(|other| other == metric);
+        let of_libraries =
+            OF_FLOWS.iter().chain(&OF_EFFECTS).chain(&OF_WEBHOOKS).chain(&OF_OPERATORS);
+        let of_libraries =
+            of_libraries.chain(&OF_LEDGERS).chain(&OF_HEALTH_CHECKS).chain(&OF_TRACES);
+        let is_elsewhere =
+            elsewhere.chain(&OF_REDIS).chain(of_libraries).any(|other| other == metric);
         assert!(is_elsewhere || watch.has_risen(metric.name), "{}", metric.name);
     }
     for met in Met::ALL {
@@ -214,6 +248,7 @@ fn every_metric_of_a_working_store_rises() {
         "retrysafe_reconcile_resolved_total{standing=\"failed_retryable\",judge=\"operator\"}",
         "retrysafe_observed_total{route=\"/watch\",finding=\"duplicate\"}",
         "retrysafe_requests_total{route=\"/{*rest}\",class=\"2xx\"}",
+        "http_server_request_duration_seconds_count{http_request_method=\"POST\",http_response_status_code=\"201\",url_scheme=\"http\",http_route=\"/wait\"}",
         "retrysafe_door_refusals_total{code=\"request_malformed\"}",
         "retrysafe_upstream_failures_total{reached=\"lost\"}",
         "retrysafe_admin_actions_total{verb=\"release\",result=\"done\"}",
@@ -317,4 +352,43 @@ fn a_store_that_fails_is_reported_and_found_again() {
     for met in MET_WITH_FAILING_STORES {
         assert!(watch.has_met(met), "{}", met.name());
     }
+}
+
+/// A provider asks which of its tenants repeats itself. Tenants are many, and their names are nobody's business on a page without
+/// a lock.
+#[test]
+fn duplicates_and_misuses_are_counted_per_tenant_in_bounded_memory() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start_bare(&upstream, "[defaults]\nscope = [\"header:x-tenant\"]\n");
+    let post = |tenant: &str, key: &str, body: &str| {
+        gateway.post_with("/t", key, body, &[("X-Tenant", tenant)]).status()
+    };
+    // Many tenants repeat themselves once, more than are ever kept; one does so more often, and misuses keys.
+    for at in 0..300 {
+        let tenant = format!("tenant-{at}");
+        post(&tenant, "k", "{}");
+        post(&tenant, "k", "{}");
+    }
+    let loud = key();
+    for _ in 0..20 {
+        post("loud@example.com", &loud, "{}");
+    }
+    for _ in 0..3 {
+        assert_eq!(post("loud@example.com", &loud, "{\"a\":1}"), 422);
+    }
+    let stats = gateway.ask("GET", "/api/v1/stats?top=3", "").json();
+    let first = &stats["duplicates"][0];
+    assert!(first["scope"].as_str().unwrap().contains("loud@example.com"), "{stats}");
+    let count = |member: &str| first[member].as_u64().unwrap();
+    assert!(count("count") >= 19 && count("count") - count("excess_max") <= 19, "{first}");
+    assert_eq!(stats["duplicates"].as_array().unwrap().len(), 3);
+    assert_eq!((&stats["misuses"][0]["count"], stats["misuses"][1].as_object()), (&3.into(), None));
+
+    let shown = gateway.metrics();
+    let digest = first["scope_digest"].as_str().unwrap();
+    let line = format!("retrysafe_scope_misuses{{scope=\"{digest}\"}} 3");
+    assert!(shown.lines().any(|shown| shown == line), "no {line} in {shown}");
+    let lines = shown.lines().filter(|line| line.starts_with("retrysafe_scope_duplicates{"));
+    assert_eq!(lines.count(), 10);
+    assert!(!shown.contains("loud@example.com") && !shown.contains("tenant-"));
 }

@@ -34,6 +34,17 @@ fn keys(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
     program_with(&all, &gateway.folder, &[("RETRYSAFE_ADMIN_TOKEN", TOKEN)])
 }
 
+/// What `unknown list` lists.
+fn unknown(gateway: &Gateway) -> Vec<Value> {
+    let admin = format!("http://{}", gateway.admin);
+    let list = ["unknown", "list", "--limit", "5000", "--json", "--admin", &admin];
+    let (code, out, err) =
+        program_with(&list, &gateway.folder, &[("RETRYSAFE_ADMIN_TOKEN", TOKEN)]);
+    assert_eq!(code, 0, "{err}");
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    shown["unknown"].as_array().unwrap().clone()
+}
+
 /// The records that `keys find TEXT` finds.
 fn found(gateway: &Gateway, text: &str) -> Vec<Value> {
     let (code, out, err) = keys(gateway, &["find", text, "--json"]);
@@ -72,6 +83,7 @@ fn hang(gateway: &Gateway, upstream: &Upstream, count: usize, gate: &Gate) -> Ve
             ("Idempotency-Key", key.as_str()),
             ("X-Request-Id", &id),
             ("Authorization", "Bearer operator-test"),
+            ("Content-Type", "application/json"),
         ];
         let (asked, address) = (request("POST", &path, &headers, b"{}"), gateway.address);
         std::thread::spawn(move || raw(address, &asked, false));
@@ -84,11 +96,37 @@ fn hang(gateway: &Gateway, upstream: &Upstream, count: usize, gate: &Gate) -> Ve
 
 #[test]
 fn fifty_requests_that_a_crash_left_are_seen_and_reached_at_once() {
+    fifty_are_seen(None, "50 requests were running when this store was last closed");
+}
+
+#[test]
+fn fifty_requests_that_a_crash_left_in_postgresql_are_seen_and_reached_at_once() {
+    fifty_are_seen(Some(&database()), "50 requests were running when this gateway last ended");
+}
+
+fn fifty_are_seen(store: Option<&str>, told_at_start: &str) {
     let upstream = Upstream::start();
-    let mut gateway = Gateway::start(&upstream, "");
+    let lookups = "[reconcile]\nurl = \"/lookup/{id}\"\nschedule = [\"0s\"]\nevery = \"50ms\"\ntimeout = \"60s\"\n\
+                   response = \"/answer\"\n";
+    let mut gateway = match store {
+        None => Gateway::start(&upstream, lookups),
+        Some(store) => Gateway::start_on(store, &upstream, lookups),
+    };
     assert_eq!(gauge(&gateway, "retrysafe_unknown"), Some(0.0));
     let gate = Gate::default();
     let sent = hang(&gateway, &upstream, RUNNING, &gate);
+    // The upstream knows every second one of them. It says so when it is let.
+    let may_tell = Gate::default();
+    let tells = |answer: Step| Step::Held(may_tell.clone(), Box::new(answer));
+    for number in (0..RUNNING).step_by(2) {
+        let id = upstream.seen_at(&format!("/crash/{number}"))[0]
+            .header("retrysafe-id")
+            .unwrap()
+            .to_owned();
+        let found = json!({"state": "executed", "answer": {"status": 201, "body": format!("paid {number}")}});
+        upstream.script(&format!("/lookup/{id}"), vec![tells(reply(200, &found.to_string()))]);
+    }
+    upstream.otherwise(Some(tells(reply(404, "{}"))));
     gateway.kill();
     let before = gateway.log().len();
     gateway.restart();
@@ -97,13 +135,11 @@ fn fifty_requests_that_a_crash_left_are_seen_and_reached_at_once() {
     assert_eq!(gauge(&gateway, "retrysafe_unknown"), Some(RUNNING as f64));
     assert!(gauge(&gateway, "retrysafe_unknown_oldest_seconds").is_some_and(|age| age >= 0.0));
     let log = gateway.log()[before..].to_owned();
-    assert!(log.contains("50 requests were running when this store was last closed"), "{log}");
-    let (code, listed, err) =
-        keys(&gateway, &["list", "--state", "unknown", "--limit", "1000", "--json"]);
-    assert_eq!(code, 0, "{err}");
-    let listed: Value = serde_json::from_str(&listed).unwrap();
-    let listed = listed["keys"].as_array().unwrap();
+    assert!(log.contains(told_at_start), "{log}");
+    let listed = unknown(&gateway);
     assert_eq!(listed.len(), RUNNING);
+    let ages: Vec<_> = listed.iter().map(|it| it["since"].as_str().unwrap().to_owned()).collect();
+    assert!(ages.is_sorted(), "the oldest first: {ages:?}");
 
     // Each of them by its request id, its key's digest and its path.
     for (number, sent) in sent.iter().enumerate() {
@@ -125,6 +161,7 @@ fn fifty_requests_that_a_crash_left_are_seen_and_reached_at_once() {
         assert_eq!(by_path["keys"].as_array().map(Vec::len), Some(1));
     }
     let one = &listed[0];
+    assert_eq!(one["doubt"], "owner_gone");
     let id = one["id"].as_str().unwrap();
     for text in
         [&id[..12], &id[..7], id, one["key"].as_str().unwrap(), one["request_id"].as_str().unwrap()]
@@ -134,22 +171,48 @@ fn fifty_requests_that_a_crash_left_are_seen_and_reached_at_once() {
     }
     let (code, out, err) = keys(&gateway, &["list", "--path", one["path"].as_str().unwrap()]);
     assert!(code == 0 && out.contains(&id[..12]), "{out}{err}");
-    gate.open();
-}
 
-#[test]
-fn a_request_that_a_crash_left_in_postgresql_is_seen_at_once() {
-    let upstream = Upstream::start();
-    let mut gateway = Gateway::start_on(&database(), &upstream, "");
-    let gate = Gate::default();
-    hang(&gateway, &upstream, 2, &gate);
-    gateway.kill();
-    let before = gateway.log().len();
-    gateway.restart();
-    assert_eq!(gauge(&gateway, "retrysafe_unknown"), Some(2.0));
-    let log = gateway.log()[before..].to_owned();
-    assert!(log.contains("2 requests were running when this gateway last ended"), "{log}");
-    assert_eq!(gateway.unknown_at("/crash/0")["doubt"], "owner_gone");
+    // The upstream tells what it knows. That is closed with its answers, and the rest stays listed for a person.
+    may_tell.open();
+    until("what the upstream knows is closed", || {
+        gateway.metrics().contains("retrysafe_dead_lettered 25")
+            && gateway.ask("GET", "/api/v1/unknown", "").json()["unknown"].as_array().map(Vec::len)
+                == Some(25)
+    });
+    for left in unknown(&gateway) {
+        let number: usize =
+            left["path"].as_str().unwrap().trim_start_matches("/crash/").parse().unwrap();
+        assert_eq!((number % 2, &left["dead_lettered"]), (1, &json!(true)), "{left}");
+        assert_eq!(
+            left["last_lookup"]["found"].as_str().unwrap().lines().next(),
+            Some("not found")
+        );
+    }
+    // All of them can be decided at once, and nothing else is: what somebody still looks up, or what is not unknown.
+    let admin = format!("http://{}", gateway.admin);
+    let dead = |more: &[&str]| {
+        let verb = ["unknown", "release", "--dead-lettered", "--reason", "not in the books"];
+        let all = [&verb[..], more, &["--yes", "--rate", "1000", "--admin", &admin]].concat();
+        program_with(&all, &gateway.folder, &[("RETRYSAFE_ADMIN_TOKEN", TOKEN)])
+    };
+    let (code, out, err) = dead(&["--path", "/crash/0"]);
+    assert!(
+        code == 0 && out.contains("0 done"),
+        "what was closed is not dead-lettered: {out}{err}"
+    );
+    let (code, out, err) = dead(&["--path", "/crash/3"]);
+    assert!(code == 0 && out.contains("release: 1 done, 0 refused"), "{out}{err}");
+    let (code, _, err) = dead(&["--max", "23"]);
+    assert!(code == 1 && err.contains("more than 23 keys match"), "{err}");
+    assert_eq!(unknown(&gateway).len(), 24);
+    let credential = [("Authorization", "Bearer operator-test")];
+    let told = gateway.post_with("/crash/0", &sent[0], "{}", &credential);
+    assert_eq!((told.is_replay(), told.text().as_str()), (true, "paid 0"));
+    let told = gateway.post_with("/crash/1", &sent[1], "{}", &credential);
+    assert_eq!(told.code(), "outcome_unknown");
+    let (code, out, err) = dead(&[]);
+    assert!(code == 0 && out.contains("release: 24 done, 0 refused"), "{out}{err}");
+    assert_eq!(unknown(&gateway).len(), 0);
     gate.open();
 }
 
@@ -180,9 +243,8 @@ fn unknown_keys_are_counted_on_every_store() {
         until("bytes are counted", || {
             gauge(&gateway, "retrysafe_store_bytes").is_some_and(|bytes| bytes > 0.0)
         });
-        let id = gateway.unknown_at("/lost")["id"].as_str().unwrap().to_owned();
-        let released =
-            gateway.ask("POST", &format!("/api/v1/keys/{id}/release"), "{\"reason\":\"x\"}");
+        let seen = gateway.unknown_at("/lost");
+        let released = gateway.decide(&seen, "release", "{\"reason\":\"x\"}");
         assert_eq!(released.status(), 200, "{}", released.text());
         until("none is unknown", || gauge(&gateway, "retrysafe_unknown") == Some(0.0));
         assert_eq!(gauge(&gateway, "retrysafe_unknown_oldest_seconds"), Some(0.0));
@@ -274,6 +336,7 @@ fn fill(folder: &Path) -> String {
             lease: PATIENCE,
             owner: number,
             request_id: Some(format!("request-{number}").into()),
+            flow: None,
         }
     };
     runtime.block_on(async {
@@ -313,18 +376,19 @@ fn a_key_is_found_among_more_records_than_one_page_reads() {
         (listed["keys"].as_array().map(Vec::len), &listed["more"]),
         (Some(MANY as usize), &json!(false))
     );
+    // So can what is unknown, by age, in pages that no store knows of.
+    let mut ids: Vec<_> = unknown(&gateway).iter().map(|it| it["id"].to_string()).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), MANY as usize);
 }
 
 #[test]
 fn lookups_that_decide_nothing_are_told_and_push_nothing_out() {
     let upstream = Upstream::start();
-    let schedule: Vec<String> = (0..24).map(|number| format!("\"{number}ms\"")).collect();
     let gateway = Gateway::start(
         &upstream,
-        &format!(
-            "[reconcile]\nurl = \"/lookup/{{id}}\"\nevery = \"10ms\"\nschedule = [{}]\n",
-            schedule.join(",")
-        ),
+        "[reconcile]\nurl = \"/lookup/{id}\"\nevery = \"10ms\"\nschedule = \"24×1ms\"\n",
     );
     upstream.script("/pay", vec![reply(500, "{}"), Step::Drop]);
     upstream.otherwise(Some(reply(503, "{}")));
@@ -513,7 +577,10 @@ fn a_token_that_was_made_is_kept_for_its_owner_and_found_by_the_commands() {
         let (code, out, err) = list(arguments, variables);
         assert!(code == 0 && out.contains("/paid"), "{arguments:?} {variables:?}: {out}{err}");
     }
-    let (code, _, err) = list(&["--admin", &format!("http://{admin}")], &[]);
+    // In a folder whose configuration does not say which token.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let asked = ["keys", "list", "--admin", &format!("http://{admin}")];
+    let (code, _, err) = program_with(&asked, elsewhere.path(), &[]);
     assert!(code == 1 && err.contains("--token-file") && err.contains("admin-token"), "{err}");
 
     // The same after a restart, and nowhere in the log.

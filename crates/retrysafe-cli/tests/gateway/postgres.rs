@@ -7,13 +7,13 @@ use super::cluster::Cluster;
 use super::kit::{Gateway, Upstream, key, program, program_with, request, send, until};
 
 /// The server of this test run.
-fn server() -> &'static Cluster {
+pub(crate) fn server() -> &'static Cluster {
     static SERVER: OnceLock<Cluster> = OnceLock::new();
     SERVER.get_or_init(|| Cluster::start(&[]))
 }
 
 /// A new, empty database: its name.
-fn new_database() -> String {
+pub(crate) fn new_database() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = format!("gateway_{}", COUNT.fetch_add(1, Ordering::Relaxed));
     server().sql("postgres", &format!("CREATE DATABASE {name}"));
@@ -29,7 +29,7 @@ pub(crate) fn database() -> String {
 fn the_database_may_go_away_and_come_back() {
     let cluster = Cluster::start(&[]);
     let upstream = Upstream::start();
-    let store = format!("{}?deadline=1s", cluster.url("postgres"));
+    let store = format!("{}?deadline=3s", cluster.url("postgres"));
     let gateway = Gateway::start_on(&store, &upstream, "");
     let before = key();
     let first = gateway.post("/before", &before, "{}");
@@ -49,6 +49,58 @@ fn the_database_may_go_away_and_come_back() {
     let replayed = gateway.post("/before", &before, "{}");
     assert!(replayed.is_replay() && replayed.body == first.body);
     assert_eq!(upstream.count("/before"), 1);
+}
+
+/// Records are the same for everybody. An application in another language answers by the SQL functions.
+#[test]
+fn sql_and_the_gateway_replay_each_others_answers() {
+    let database = new_database();
+    let upstream = Upstream::start();
+    let toml = "[defaults]\nscope = [\"header:x-tenant\"]\n\
+        [fingerprint]\nhost = false\nraw_bodies = true\n";
+    let gateway = Gateway::start_on(&server().url(&database), &upstream, toml);
+    let body = "{\"cents\": 100 }";
+    let post = |path: &str, key: &str, body: &str| {
+        gateway.post_with(path, key, body, &[("X-Tenant", "acme")])
+    };
+    let begin = |path: &str, key: &str| {
+        let begin = format!(
+            "CALL retrysafe.begin(retrysafe.scope('x-tenant', 'acme'), '{key}',
+            retrysafe.fingerprint('POST', '{path}', '{body}', 'application/json'))"
+        );
+        let told = server().sql(&database, &begin);
+        told.split('|').map(str::to_owned).collect::<Vec<_>>()
+    };
+
+    // SQL answers first.
+    let of_sql = key();
+    let begun = begin("/sql", &of_sql);
+    assert_eq!(begun[0], "execute", "{begun:?}");
+    assert_eq!(post("/sql", &of_sql, body).code(), "request_in_progress");
+    let settle = format!(
+        "CALL retrysafe.settle('{}', {}, 'completed', 201::smallint,
+        ARRAY[['content-type', 'text/plain'], ['location', '/rides/7']], 'by \\303\\244 ride'::bytea)",
+        begun[1], begun[2]
+    );
+    server().sql(&database, &settle);
+    let replayed = post("/sql", &of_sql, body);
+    assert!(replayed.is_replay() && replayed.status() == 201, "{replayed:?}");
+    assert_eq!((&*replayed.text(), replayed.header("location")), ("by ä ride", Some("/rides/7")));
+    assert_eq!(post("/sql", &of_sql, "{\"cents\":100}").status(), 422, "bodies count byte by byte");
+    assert_eq!(upstream.count("/sql"), 0, "the upstream was never asked");
+
+    // The gateway answers first.
+    let of_gateway = key();
+    let first = post("/gateway", &of_gateway, body);
+    assert_eq!(first.status(), 201);
+    assert_eq!(begin("/gateway", &of_gateway)[0], "replay");
+    let kept = format!(
+        "SELECT status, encode(body, 'hex') FROM retrysafe.look(
+        retrysafe.record_id(retrysafe.scope('x-tenant', 'acme'), '{of_gateway}'))"
+    );
+    let hex: String = first.body.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(server().sql(&database, &kept), format!("201|{hex}"));
+    assert_eq!(upstream.count("/gateway"), 1);
 }
 
 #[test]

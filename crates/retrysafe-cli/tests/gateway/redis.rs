@@ -132,7 +132,9 @@ fn looks_for_copies_are_counted() {
 #[test]
 fn a_redis_that_cannot_keep_the_promise_is_refused_with_the_setting() {
     let evicting = Server::start(&[("maxmemory-policy", "allkeys-lru")]);
-    let replica = Server::start(&[("replicaof", &format!("127.0.0.1 {}", server().port))]);
+    // Its master is its own: a server that gets its first replica is held, and the other tests share one.
+    let master = Server::start(&[]);
+    let replica = Server::start(&[("replicaof", &format!("127.0.0.1 {}", master.port))]);
     let upstream = Upstream::start();
     for (store, why) in [
         (fresh(&server().url()), "store init"),

@@ -12,12 +12,15 @@ use super::kit::{
 };
 use super::postgres::database;
 
-/// Leases that end while a test waits, and a sweeper that sees it.
-const HASTY: &str = "[defaults]\nlease = \"1s\"\n[upkeep]\nsweep_every = \"100ms\"\n";
-
+/// Two gateways whose leases end while a test waits, and a sweeper that sees it.
 fn pair(upstream: &Upstream) -> [Gateway; 2] {
+    pair_with_lease(upstream, "1s")
+}
+
+fn pair_with_lease(upstream: &Upstream, lease: &str) -> [Gateway; 2] {
     let store = database();
-    [(); 2].map(|()| Gateway::start_on(&store, upstream, HASTY))
+    let config = format!("[defaults]\nlease = \"{lease}\"\n[upkeep]\nsweep_every = \"100ms\"\n");
+    [(); 2].map(|()| Gateway::start_on(&store, upstream, &config))
 }
 
 /// One try. None if nobody answers, as when the gateway is dead.
@@ -55,7 +58,8 @@ fn one_of_two_is_killed_in_mid_traffic_and_nothing_runs_twice() {
     const KEYS: usize = 60;
     const KILL_AFTER: usize = 80;
     let upstream = Upstream::start();
-    let [mut one, two] = pair(&upstream);
+    // Longer than a machine stalls: only the kill may end a lease.
+    let [mut one, two] = pair_with_lease(&upstream, "5s");
     let addresses = [one.address, two.address];
     let gate = Gate::default();
     upstream.script("/held", vec![Step::Held(gate.clone(), Box::new(reply(201, "{}")))]);
@@ -148,10 +152,10 @@ fn a_paused_owner_loses_once_somebody_has_decided() {
     upstream.wait("/lost", 1);
     one.signal("STOP");
     assert_eq!(insist([two.address; 2], "/lost", &key).code(), "outcome_unknown");
-    let id = two.unknown_at("/lost")["id"].as_str().unwrap().to_owned();
+    let seen = two.unknown_at("/lost");
     let verdict = "{\"outcome\":\"completed\",\"reason\":\"seen in the ledger\",\
         \"response\":{\"status\":202,\"headers\":[],\"body\":\"decided\"}}";
-    let decided = two.ask("POST", &format!("/api/v1/keys/{id}/resolve"), verdict);
+    let decided = two.decide(&seen, "resolve", verdict);
     assert_eq!(decided.status(), 200, "{}", decided.text());
     gate.open();
     one.signal("CONT");

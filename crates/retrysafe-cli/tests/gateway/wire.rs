@@ -371,16 +371,16 @@ fn headers_that_are_not_ascii_pass_where_nothing_is_judged_by_them() {
 }
 
 /// How long an upstream may take until its answer's head, and then between two pieces.
-const TIMEOUT: &str = "[defaults]\nupstream_timeout = \"2s\"\n";
+const TIMEOUT: &str = "[defaults]\nupstream_timeout = \"6s\"\n";
 
 /// Well below it; several of them are well above it.
-const PAUSE: Duration = Duration::from_millis(700);
+const PAUSE: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn an_upload_may_take_longer_than_the_answer() {
     let upstream = Upstream::start();
     let gateway = Gateway::start(&upstream, TIMEOUT);
-    for (path, method) in [("/upload", "PUT"), ("/upload-post", "POST")] {
+    let upload = |path: &str, method: &str| {
         let mut stream = TcpStream::connect(gateway.address).unwrap();
         let head = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n");
         stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).unwrap();
@@ -391,7 +391,11 @@ fn an_upload_may_take_longer_than_the_answer() {
         let answer = Reader::new(stream).message(false).expect("an answer");
         assert_eq!(answer.status(), 201, "{method}: {}", answer.text());
         assert_eq!(upstream.seen_at(path)[0].message.text(), "hello");
-    }
+    };
+    std::thread::scope(|both| {
+        both.spawn(|| upload("/upload", "PUT"));
+        both.spawn(|| upload("/upload-post", "POST"));
+    });
 }
 
 #[test]
@@ -409,10 +413,16 @@ fn an_answer_may_take_longer_than_its_head() {
     let gateway = Gateway::start(&upstream, TIMEOUT);
     let key = key();
     let keyed = [("Idempotency-Key", key.as_str()), ("Authorization", "Bearer a")];
-    for (method, headers) in [("GET", &[][..]), ("POST", &[]), ("POST", &keyed), ("POST", &keyed)] {
+    let ask = |method: &str, headers: &[(&str, &str)]| {
         let answer = send(gateway.address, &request(method, "/slow", headers, b""));
         assert_eq!((answer.status(), answer.text().as_str()), (200, "hello"), "{method}");
-    }
+    };
+    std::thread::scope(|all| {
+        all.spawn(|| ask("GET", &[]));
+        all.spawn(|| ask("POST", &[]));
+        all.spawn(|| ask("POST", &keyed));
+    });
+    ask("POST", &keyed);
 }
 
 #[test]
@@ -428,18 +438,24 @@ fn an_upstream_that_falls_silent_is_given_up() {
         // It never hangs up by itself.
         std::mem::forget(stream);
     });
-    let gateway = Gateway::start(&upstream, "[defaults]\nupstream_timeout = \"300ms\"\n");
-    for method in ["GET", "POST"] {
+    let gateway = Gateway::start(&upstream, "[defaults]\nupstream_timeout = \"2s\"\n");
+    let silent = |method: &str| {
         let mut stream = TcpStream::connect(gateway.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&request(method, "/silent", &[], b"")).unwrap();
         let mut seen = String::new();
         stream.read_to_string(&mut seen).expect("the gateway hangs up");
         assert!(seen.ends_with("hel"), "{seen}");
-    }
-    let body = vec![7; 32 << 20];
-    let answer = send(gateway.address, &request("PUT", "/busy", &[], &body));
-    assert_eq!((answer.status(), answer.code().as_str()), (504, "upstream_failed"));
+    };
+    std::thread::scope(|all| {
+        all.spawn(|| silent("GET"));
+        all.spawn(|| silent("POST"));
+        all.spawn(|| {
+            let body = vec![7; 32 << 20];
+            let answer = send(gateway.address, &request("PUT", "/busy", &[], &body));
+            assert_eq!((answer.status(), answer.code().as_str()), (504, "upstream_failed"));
+        });
+    });
 }
 
 #[test]

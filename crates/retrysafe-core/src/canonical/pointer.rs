@@ -53,6 +53,16 @@ impl Pointer {
         }
         Ok(Self { tokens })
     }
+
+    /// The names and numbers on the way, from the root on.
+    pub fn steps(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.tokens.iter().map(String::as_str)
+    }
+
+    /// Whether it names the whole document.
+    pub fn is_root(&self) -> bool {
+        self.tokens.is_empty()
+    }
 }
 
 impl fmt::Display for Pointer {

@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 
-use super::flow::put_move;
+use super::flow::{put_move, put_progress};
 use super::{
     DOUBTS, DecodeError, Reader, VERSION, doubt_byte, put, put_answer, put_bytes, put_head,
     put_mark,
@@ -63,6 +63,10 @@ impl First {
         out.extend_from_slice(&self.owner.to_le_bytes());
         // An id that is kept is never empty.
         put_bytes(&mut out, self.request_id.as_deref().unwrap_or_default().as_bytes());
+        out.push(u8::from(self.flow.is_some()));
+        if let Some(flow) = &self.flow {
+            put_progress(&mut out, flow);
+        }
         sealed(out)
     }
 }
@@ -166,6 +170,11 @@ impl Reader {
             lease: self.length()?,
             owner: u64::from_le_bytes(self.array()?),
             request_id: self.text().map(|id| (!id.is_empty()).then_some(id))?,
+            flow: match self.byte()? {
+                0 => None,
+                1 => Some(Box::new(self.progress()?)),
+                _ => return None,
+            },
         })
     }
 

@@ -79,8 +79,8 @@ pub(super) async fn a_replay_names_the_millisecond_of_expiry(bench: Stand) {
     let expected = lease.expires_at();
     let settled = engine.settle(lease, &done("x")).await.expect("the settle is answered");
     assert!(matches!(settled, Settled::Done(_)));
-    let Begun::Replay(_, until) = request.begin(&engine, 2).await else { panic!("no replay") };
-    assert_eq!(until, expected);
+    let Begun::Replay(_, facts) = request.begin(&engine, 2).await else { panic!("no replay") };
+    assert_eq!(facts.expires_at, expected);
     bench.advance(TTL - TICK).await;
     request.replay(&engine).await;
     bench.advance(TICK).await;

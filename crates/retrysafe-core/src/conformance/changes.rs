@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::samples::*;
 use super::stand::{AnyStore, Stand};
-use crate::record::Standing;
+use crate::record::{Record, Standing};
 use crate::scope::Id;
 use crate::store::{LoadedUnless, Store};
 
@@ -119,4 +119,42 @@ pub(super) async fn a_hint_that_nobody_waits_for_does_no_harm(bench: Stand) {
             tokio::time::timeout(HINT_MAX, hint).await.expect("the hint comes");
         }
     }
+}
+
+/// Where a store vouches for records, it does so for the version that is there and for no other one: not for a former one, not
+/// for one to come, not after the record was reaped, not when its name is used anew. Its clock is the store's.
+pub(super) async fn a_voucher_knows_what_is_there_and_nothing_else(bench: Stand) {
+    let store = bench.store();
+    let Some(voucher) = store.voucher() else { return };
+    let absent = first("absent").id;
+    assert_eq!(voucher.vouch(absent, 0), None);
+    assert_eq!(voucher.at_hand(absent), None);
+    let vouched = async |record: &Record| {
+        let before = store.load(record.id).await.expect("it is answered").now;
+        let now = voucher.vouch(record.id, record.version).expect("it is there");
+        let after = store.load(record.id).await.expect("it is answered").now;
+        assert!(before <= now && now <= after, "{before:?} {now:?} {after:?}");
+        assert_eq!(voucher.at_hand(record.id).as_ref(), Some(record));
+        for other in [0, record.version - 1, record.version + 1, u64::MAX] {
+            assert_eq!(voucher.vouch(record.id, other), None);
+        }
+    };
+    for (n, how) in Standing::ALL.into_iter().enumerate() {
+        let record = standing(&store, &format!("k{n}"), how).await;
+        vouched(&record).await;
+        let touched = swapped(&store, &record, touch()).await;
+        assert_eq!(voucher.vouch(record.id, record.version), None, "{how:?}");
+        vouched(&touched).await;
+    }
+    let known = standing(&store, "k", Standing::Completed).await;
+    vouched(&known).await;
+    bench.advance(TTL * 2).await;
+    // Whether it has expired is for the machine to say, by the clock.
+    assert!(voucher.vouch(known.id, known.version).is_none_or(|now| known.is_expired(now)));
+    while reap(&store, 10).await > 0 {}
+    assert_eq!(voucher.vouch(known.id, known.version), None);
+    assert_eq!(voucher.at_hand(known.id), None);
+    let next = standing(&store, "k", Standing::Completed).await;
+    assert_eq!(voucher.vouch(known.id, known.version), None);
+    vouched(&next).await;
 }

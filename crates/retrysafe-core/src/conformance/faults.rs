@@ -267,8 +267,8 @@ pub(super) async fn an_ambiguous_expire_is_repeated(bench: Stand) {
         let lease = request.execute(&engine, 1).await;
         settled(&engine, lease, &done("x")).await;
         engine.store().arm(Op::Swap, fault);
-        engine.expire(request.id(), "asked for").await.expect_err("the fault strikes");
-        engine.expire(request.id(), "asked for").await.expect("it is answered");
+        engine.expire(request.id(), None, "asked for").await.expect_err("the fault strikes");
+        engine.expire(request.id(), None, "asked for").await.expect("it is answered");
         assert_eq!(request.execute(&engine, 2).await.attempt(), 1);
     }
 }

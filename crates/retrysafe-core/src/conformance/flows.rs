@@ -10,8 +10,8 @@ use super::verdicts::not_executed;
 use super::{Fault, Faulty, Op};
 use crate::engine::{Advanced, Begun, Engine, Lease, Ruled};
 use crate::flow::{
-    FLOW_BYTES_MAX, FirstSentMark, FlowMove, FlowVersion, PHASES_MAX, RecoveryPoint, RequestDigest,
-    ResumeRule,
+    FLOW_BYTES_MAX, FirstSentMark, FlowMove, FlowProgress, FlowVersion, PHASES_MAX, RecoveryPoint,
+    RequestDigest, ResumeRule,
 };
 use crate::machine::flows::{FlowStep, SendDecision};
 use crate::machine::{Evidence, Verdict};
@@ -28,11 +28,11 @@ fn ride() -> FlowVersion {
     FlowVersion::new("ride", 1)
 }
 
-fn start() -> FlowStep {
+pub(super) fn start() -> FlowStep {
     FlowStep::Start { flow: ride(), input: "input".into() }
 }
 
-fn commit(phase: u16) -> FlowStep {
+pub(super) fn commit(phase: u16) -> FlowStep {
     FlowStep::Commit { phase, output: format!("output {phase}").into() }
 }
 
@@ -123,6 +123,39 @@ pub(super) async fn a_flow_comes_back_from_every_write(bench: Stand) {
         assert_eq!(done.flow, None, "a completed flow is over");
         assert_eq!(load(&store, done.id).await, Some(done));
     }
+}
+
+/// A flow that starts with its begin: whoever comes after a dead owner goes on with it, and nobody is in doubt.
+pub(super) async fn a_begin_carries_the_start_of_its_flow(bench: Stand) {
+    let engine = Engine::new(bench.store());
+    let begin = async |request: &Request, owner: u64| {
+        let input = vec![0, 0xff, owner as u8].into();
+        let start = FlowProgress::started(ride(), input).expect("it fits");
+        engine.begin_started(&request.ask(owner), &[ride()], &start).await.expect("it is answered")
+    };
+    let request = Request::new("k");
+    let Begun::Execute(lease) = begin(&request, 1).await else { panic!("not executed") };
+    let flow = lease.flow().expect("it has started").clone();
+    assert_eq!(
+        (flow.input(), flow.recovery_point()),
+        (&vec![0, 0xff, 1].into(), RecoveryPoint::Before(0))
+    );
+    let id = request.ask(1).id();
+    let kept = load(engine.store(), id).await.expect("it is there");
+    assert_eq!(kept.flow.as_deref(), Some(&flow), "as it was asked for");
+    assert!(matches!(begin(&request, 2).await, Begun::InProgress(_)), "its lease is live");
+    bench.advance(LEASE * 2).await;
+    let Begun::Execute(next) = begin(&request, 3).await else { panic!("not executed") };
+    assert_eq!(next.flow(), Some(&flow), "with the input of the first begin");
+    let next = advanced(&engine, next, &commit(0)).await;
+    settled(&engine, next, &done("done")).await;
+
+    // A record that is there already, and has no flow, gets none by a begin.
+    let plain = Request::new("plain");
+    let lease = go_on(&engine, &plain, 1).await;
+    settled(&engine, lease, &Outcome::Retryable(None)).await;
+    let Begun::Execute(lease) = begin(&plain, 2).await else { panic!("not executed") };
+    assert_eq!(lease.flow(), None);
 }
 
 /// The next caller goes on where a dead owner's last commit was, under a fence of its own.
@@ -234,10 +267,11 @@ pub(super) async fn a_call_is_resumed_until_its_provider_forgets(bench: Stand) {
     let mark = flow.mark().expect("the mark stands");
     assert!(mark.digest == digest && mark.set_by < lease.fence());
     let second = std::time::Duration::from_secs(1);
-    assert_eq!(lease.may_send(&digest, second, second), SendDecision::Send);
-    assert_eq!(lease.may_send(&digest, LEASE, second), SendDecision::TooLate);
+    assert_eq!(lease.may_send(&digest, true, second, second), SendDecision::Send);
+    assert_eq!(lease.may_send(&digest, true, LEASE, second), SendDecision::TooLate);
+    assert_eq!(lease.may_send(&digest, false, second, second), SendDecision::NotRepeatable);
     let other = RequestDigest::of(b"another charge");
-    assert_eq!(lease.may_send(&other, second, second), SendDecision::OtherBytes);
+    assert_eq!(lease.may_send(&other, true, second, second), SendDecision::OtherBytes);
     let record = settled(&engine, lease, &Outcome::Unknown(Doubt::OtherBytes)).await;
     assert_eq!(record.standing(), Standing::Unknown, "other bytes are a doubt at once");
 
@@ -254,7 +288,11 @@ pub(super) async fn an_unkeyed_call_is_unknown_when_its_owner_dies(bench: Stand)
     assert_eq!(request.record(&engine).await.resume_rule(), ResumeRule::Never);
     let digest = RequestDigest::of(b"charge");
     let (now, second) = (std::time::Duration::ZERO, std::time::Duration::from_secs(1));
-    assert_eq!(lease.may_send(&digest, now, second), SendDecision::Send, "its own owner may");
+    assert_eq!(
+        lease.may_send(&digest, false, now, second),
+        SendDecision::Send,
+        "its own owner may"
+    );
     bench.advance(LEASE * 2).await;
     assert!(is_unknown(&engine, &request).await);
 }
@@ -329,7 +367,7 @@ pub(super) async fn an_unfinished_flow_is_neither_expired_nor_reaped(bench: Stan
     settled(&engine, lease, &Outcome::Retryable(None)).await;
     let lease = flow_at(&engine, &free, &[start()]).await;
     settled(&engine, lease, &Outcome::Retryable(None)).await;
-    let expired = engine.expire(held.id(), "why").await.expect("it is answered");
+    let expired = engine.expire(held.id(), None, "why").await.expect("it is answered");
     assert!(matches!(expired, Ruled::Refused(_)), "{expired:?}");
     bench.advance(AGES).await;
     assert_eq!(reap(engine.store(), 10).await, 1, "nothing was done of the other one");

@@ -169,7 +169,8 @@ macro_rules! conformance {
                 a_load_unless_it_changed_sees_another_generation
                 whoever_waits_for_a_change_sees_it
                 a_hint_comes_after_a_write
-                a_hint_that_nobody_waits_for_does_no_harm;
+                a_hint_that_nobody_waits_for_does_no_harm
+                a_voucher_knows_what_is_there_and_nothing_else;
             drops:
                 a_dropped_insert_is_applied_whole_or_not_at_all
                 a_dropped_swap_is_applied_whole_or_not_at_all
@@ -225,6 +226,7 @@ macro_rules! conformance {
                 a_withdrawal_beside_a_verdict_is_decided_once;
             flows:
                 a_flow_comes_back_from_every_write
+                a_begin_carries_the_start_of_its_flow
                 a_flow_goes_on_from_its_recovery_point
                 of_32_begins_on_a_resumable_flow_one_goes_on
                 an_overtaken_owner_advances_nothing
@@ -241,6 +243,10 @@ macro_rules! conformance {
                 an_ambiguous_advance_is_repeated
                 a_sweep_leaves_resumable_flows
                 the_largest_flow_comes_back;
+            given_up:
+                a_flow_without_a_call_in_flight_is_never_unknown
+                a_lease_that_was_given_back_is_not_renewed
+                the_calls_of_another_generation_have_other_keys;
             verdicts:
                 evidence_of_execution_is_replayed
                 evidence_of_the_mere_fact_is_final

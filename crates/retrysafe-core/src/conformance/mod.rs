@@ -16,7 +16,7 @@
 //!
 //! The cases go from the five operations (`inserts`, `swaps`, `scans`, `reaping`) over what is stored
 //! (`payloads`, `names`, `numbers`, `clocks`) to the verbs of the [`Engine`](crate::engine::Engine)
-//! (`verbs`, `leases`, `heads`, `flows`, `verdicts`, `upkeep`), first over the store as it is and then behind [`Faulty`]
+//! (`verbs`, `leases`, `heads`, `flows`, `given_up`, `verdicts`, `upkeep`), first over the store as it is and then behind [`Faulty`]
 //! (`faults`, `storms`). Last, `model` compares it with a plain map, at random. They are private
 //! functions, one file per theme, so that the compiler finds a case that is not listed below.
 
@@ -40,6 +40,7 @@ mod drops;
 mod faults;
 mod faulty;
 mod flows;
+mod given_up;
 mod heads;
 mod inserts;
 mod leases;

@@ -66,6 +66,7 @@ pub(super) fn first_in(scope: &Scope, key_text: &str) -> First {
         lease: LEASE,
         owner: 1,
         request_id: None,
+        flow: None,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::mention::{DigestPrefix, Mention};
 use crate::record::{First, Record, Standing};
 use crate::scope::Id;
 use crate::store::{Filter, PAGE_MAX, Query, Store};
+use crate::trace::{TracedSpan, begin_text};
 
 /// As many records as tasks can insert quickly.
 async fn many(store: &AnyStore, count: usize) -> Vec<Record> {
@@ -196,8 +197,12 @@ pub(super) async fn a_scan_finds_by_the_first_digits_of_the_id(bench: Stand) {
 pub(super) async fn a_scan_finds_what_a_person_mentions(bench: Stand) {
     let store = bench.store();
     let mut records = mixture(&store).await;
-    let asked = First { request_id: Some("first/try".into()), ..first("tried") };
+    let span = TracedSpan { trace_id: [0xab; 16], span_id: [0xcd; 8] };
+    let kept = begin_text(Some("first/try"), span);
+    let asked = First { request_id: Some(kept), ..first("tried") };
     let failed = swapped(&store, &new(&store, asked).await, fail()).await;
+    assert_eq!(failed.span(), Some(span), "the span of an execution is kept");
+    let trace = span.trace_hex();
     // Its second attempt has the id `r-2`.
     records.push(swapped(&store, &failed, take_over(2)).await);
     let digits = crate::hex::hex(key("k5").as_bytes());
@@ -209,6 +214,8 @@ pub(super) async fn a_scan_finds_what_a_person_mentions(bench: Stand) {
         (&digits, 2),
         ("tried", 1),
         ("first/try", 1),
+        (&trace, 1),
+        (&trace[1..], 0),
         ("r-2", 1),
         ("first/tr", 0),
         ("irst/try", 0),

@@ -12,6 +12,7 @@ use crate::record::{First, Record, Write};
 use crate::scope::Id;
 use crate::store::{
     Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, Swapped,
+    Voucher,
 };
 
 /// An answer that comes later.
@@ -62,6 +63,7 @@ trait Boxed: Send + Sync {
     fn probe(&self) -> Answer<'_, ()>;
     fn latest(&self, query: Query) -> Answer<'_, Page>;
     fn census(&self) -> Answer<'_, Census>;
+    fn voucher(&self) -> Option<&dyn Voucher>;
 }
 
 impl<B: Bench> AnyBench for B {
@@ -130,6 +132,10 @@ impl<S: Store> Boxed for S {
     fn census(&self) -> Answer<'_, Census> {
         Box::pin(Store::census(self))
     }
+
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        Store::voucher(self)
+    }
 }
 
 impl Store for AnyStore {
@@ -171,5 +177,9 @@ impl Store for AnyStore {
 
     async fn census(&self) -> Result<Stamped<Census>, StoreError> {
         self.0.census().await
+    }
+
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        self.0.voucher()
     }
 }

@@ -305,7 +305,7 @@ impl Storm {
         if let Some(latest) = self.latest.get_mut(&key) {
             latest.by_hand = true;
         }
-        let _ruled = self.engine.expire(self.requests[key].id(), "at random").await;
+        let _ruled = self.engine.expire(self.requests[key].id(), None, "at random").await;
     }
 
     fn release(&mut self, generation: Generation) {

@@ -264,8 +264,13 @@ pub(super) async fn an_ended_retention_frees_the_key(bench: Stand) {
     let request = Request::new("k");
     let lease = request.execute(&engine, 1).await;
     let old_fence = lease.fence();
-    settled(&engine, lease, &done("x")).await;
-    let record = decided(engine.expire(request.id(), "wrong amount").await.expect("answered"));
+    let kept = settled(&engine, lease, &done("x")).await;
+    // Whoever names another attempt has not seen this one.
+    let other = Some(Fence(old_fence.0.wrapping_sub(1)));
+    let refused = engine.expire(request.id(), other, "wrong amount").await.expect("answered");
+    assert_eq!(refused, Ruled::Refused(kept));
+    let ruled = engine.expire(request.id(), Some(old_fence), "wrong amount").await;
+    let record = decided(ruled.expect("answered"));
     let why = Happened::Expired("wrong amount".into());
     assert_eq!(record.timeline.last().map(|moment| &moment.what), Some(&why));
     assert_eq!(engine.look(request.id()).await.expect("it is answered").value, None);
@@ -278,7 +283,7 @@ pub(super) async fn an_ended_retention_frees_the_key(bench: Stand) {
 pub(super) async fn running_and_unknown_records_are_not_expired(bench: Stand) {
     let engine = shaken(&bench);
     let expire =
-        async |request: &Request| engine.expire(request.id(), "no").await.expect("answered");
+        async |request: &Request| engine.expire(request.id(), None, "no").await.expect("answered");
     let request = Request::new("k");
     assert_eq!(expire(&request).await, Ruled::Absent);
     let lease = request.execute(&engine, 1).await;

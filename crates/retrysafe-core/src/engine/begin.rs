@@ -5,10 +5,11 @@
 
 use std::future::Future;
 
-use super::{Ask, Begun, Lease, Prints, RACES_MAX};
-use crate::flow::FlowVersion;
-use crate::machine::{self, Begin, BeginDecision};
+use super::{Ask, Begun, Engine, Lease, Prints, RACES_MAX};
+use crate::flow::{FlowProgress, FlowVersion};
+use crate::machine::{self, BeginDecision};
 use crate::record::{First, Record, Write};
+use crate::scope::Id;
 use crate::store::{Inserted, Stamped, Store, StoreError, StoreErrorKind, Swapped, Transactional};
 use crate::time::Time;
 
@@ -71,39 +72,61 @@ impl<S: Transactional<T>, T: Send> Reservations for InTransaction<'_, S, T> {
     }
 }
 
+impl<S: Store> Engine<S> {
+    /// What a [begin](Self::begin_flow) of this request would be answered now, for whoever may not execute it. None: the request
+    /// would be executed. Nothing is written: a lease that is over is left to the sweeper.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn look_before_begin<P: Prints + ?Sized>(
+        &self,
+        id: Id,
+        ask: &Ask<'_, P>,
+        flows: &[FlowVersion],
+    ) -> Result<Option<Begun>, StoreError> {
+        let Stamped { now, value: record } = self.store.load(id).await?;
+        let begin = ask.begin(record.as_ref(), flows);
+        Ok(match machine::decide_begin(record, &begin, now) {
+            BeginDecision::Insert | BeginDecision::Execute(..) => None,
+            BeginDecision::Mismatch => Some(Begun::Mismatch),
+            BeginDecision::CredentialChanged => Some(Begun::CredentialChanged),
+            BeginDecision::InProgress(until) => Some(Begun::InProgress(now.until(until))),
+            BeginDecision::Held(flow) => Some(Begun::Held(flow)),
+            BeginDecision::Replay(answer, facts) => Some(Begun::Replay(answer, facts)),
+            BeginDecision::Unknown(head) => Some(Begun::Unknown(head)),
+            BeginDecision::Doubt(record, _) => Some(Begun::Unknown(record.state.head().cloned())),
+        })
+    }
+}
+
 pub(super) async fn begin_over<P: Prints + ?Sized>(
     reservations: &mut impl Reservations,
+    id: Id,
     ask: &Ask<'_, P>,
     flows: &[FlowVersion],
+    start: Option<&FlowProgress>,
 ) -> Result<Begun, StoreError> {
-    let id = ask.id();
     let mut known: Option<(Record, Time)> = None;
     for _ in 0..RACES_MAX {
         let (record, now) = match known.take() {
             Some(seen) => seen,
             None => {
-                let Stamped { now, value } = reservations.insert(ask.first(id)).await?;
+                let Stamped { now, value } = reservations.insert(ask.first(id, start)).await?;
                 match value {
                     Inserted::New(record) => return Ok(Begun::Execute(Lease::new(record, now))),
                     Inserted::Exists(record) => (record, now),
                 }
             }
         };
-        let begin = Begin {
-            same_request: ask.is_same(&record),
-            mark: ask.mark,
-            owner: ask.owner,
-            lease: ask.lease,
-            request_id: ask.request_id,
-            flows,
-        };
+        let begin = ask.begin(Some(&record), flows);
         let lost = match machine::decide_begin(Some(record), &begin, now) {
             BeginDecision::Insert => continue,
             BeginDecision::Mismatch => return Ok(Begun::Mismatch),
             BeginDecision::CredentialChanged => return Ok(Begun::CredentialChanged),
             BeginDecision::InProgress(until) => return Ok(Begun::InProgress(now.until(until))),
             BeginDecision::Held(flow) => return Ok(Begun::Held(flow)),
-            BeginDecision::Replay(answer, until) => return Ok(Begun::Replay(answer, until)),
+            BeginDecision::Replay(answer, facts) => return Ok(Begun::Replay(answer, facts)),
             BeginDecision::Unknown(head) => return Ok(Begun::Unknown(head)),
             BeginDecision::Execute(record, write) => {
                 let Stamped { now, value } = reservations.swap(record, write).await?;

@@ -7,14 +7,21 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::begin::{Directly, begin_over};
-use super::{Ask, Begun, Engine, Lease, NotSettled, Prints, RACES_MAX, Renewal, Ruled, Unsettled};
-use crate::flow::{FlowProgress, FlowVersion, RequestDigest};
+use super::{
+    Ask, Begun, Engine, Lease, NotSettled, Prints, RACES_MAX, Renewal, Ruled, Settled, Unsettled,
+};
+use crate::flow::{FlowProgress, FlowVersion, RequestDigest, downstream_key};
 use crate::machine::flows::{
     Advance, AdvanceReply, BeforeWire, CallNotSent, FlowStep, SendDecision, decide_send,
 };
 use crate::machine::{self, Decision};
-use crate::record::{Becomes, Happened, LateResult, Record, Standing, Write};
+use crate::record::{
+    Becomes, Doubt, Fence, Happened, LateResult, Outcome, Record, Standing, Write,
+};
+use crate::scope::Id;
 use crate::store::{Stamped, Store, StoreError, StoreErrorKind, Swapped, Transactional};
 use crate::time::Time;
 
@@ -62,7 +69,38 @@ impl<S: Store> Engine<S> {
         ask: &Ask<'_, P>,
         flows: &[FlowVersion],
     ) -> Result<Begun, StoreError> {
-        begin_over(&mut Directly(&self.store), ask, flows).await
+        self.begin_named(ask.id(), ask, flows).await
+    }
+
+    /// As [`begin_flow`](Self::begin_flow), for whoever knows already what [`Ask::id`] says: it is a digest.
+    ///
+    /// # Errors
+    ///
+    /// See [`begin`](Self::begin).
+    #[doc(hidden)]
+    pub async fn begin_named<P: Prints + ?Sized>(
+        &self,
+        id: Id,
+        ask: &Ask<'_, P>,
+        flows: &[FlowVersion],
+    ) -> Result<Begun, StoreError> {
+        debug_assert_eq!(id, ask.id(), "another record's name");
+        begin_over(&mut Directly(&self.store), id, ask, flows, None).await
+    }
+
+    /// As [`begin_flow`](Self::begin_flow). Where there is no record yet, the one that is made has this flow from its
+    /// first moment on: no crash falls between the begin and the start.
+    ///
+    /// # Errors
+    ///
+    /// See [`begin`](Self::begin).
+    pub async fn begin_started<P: Prints + ?Sized>(
+        &self,
+        ask: &Ask<'_, P>,
+        flows: &[FlowVersion],
+        start: &FlowProgress,
+    ) -> Result<Begun, StoreError> {
+        begin_over(&mut Directly(&self.store), ask.id(), ask, flows, Some(start)).await
     }
 
     /// Moves the recovery point of a flow.
@@ -121,8 +159,44 @@ impl<S: Store> Engine<S> {
     ///
     /// The store's, together with the lease: it may be tried again.
     pub async fn call_not_sent(&self, lease: Lease, phase: u16) -> Result<Ruled, Unsettled> {
-        let event = CallNotSent { fence: lease.fence, phase };
-        self.rule(lease.record.id, &event).await.map_err(|error| Unsettled { lease, error })
+        let ruled = self.take_back_call(lease.renewal(), phase).await;
+        ruled.map_err(|error| Unsettled { lease, error })
+    }
+
+    /// As [`call_not_sent`](Self::call_not_sent), by an owner that has no lease any more: its first-sent mark may have
+    /// been written, nobody has told it so, and it has sent nothing.
+    ///
+    /// # Errors
+    ///
+    /// The store's. It may be tried again.
+    pub async fn take_back_call(&self, held: Renewal, phase: u16) -> Result<Ruled, StoreError> {
+        self.rule(held.id(), &CallNotSent { fence: held.fence(), phase }).await
+    }
+
+    /// Keeps the result of a call on the timeline, as evidence: it was made, and its result cannot be the output of its
+    /// phase. The record is unknown after that, whatever its provider remembers: the same call again would have the
+    /// same result.
+    ///
+    /// # Errors
+    ///
+    /// The store's, together with the lease: it may be tried again.
+    pub async fn result_not_kept(
+        &self,
+        lease: Lease,
+        result: &Bytes,
+    ) -> Result<Settled, Unsettled> {
+        let mut current = match self.store.load(lease.record.id).await {
+            Ok(loaded) => loaded.value,
+            Err(error) => return Err(Unsettled { lease, error }),
+        };
+        for _ in 0..RACES_MAX {
+            match self.note_result(lease.fence, current, result).await {
+                Ok(Swapped::Done(_) | Swapped::Lost(None)) => break,
+                Ok(Swapped::Lost(other)) => current = other,
+                Err(error) => return Err(Unsettled { lease, error }),
+            }
+        }
+        self.settle(lease, &Outcome::Unknown(Doubt::ResultNotKept)).await
     }
 
     /// Reads what became of an ambiguous write: the lease as the record stands now. None if it is
@@ -162,18 +236,29 @@ impl<S: Store> Engine<S> {
 
     /// Keeps the result of a call that came too late on the timeline, as evidence. One try.
     async fn keep_late_result(&self, lease: &Lease, current: Option<Record>, step: &FlowStep) {
-        let (Some(record), FlowStep::CallResult { output, .. }) = (current, step) else { return };
+        let FlowStep::CallResult { output, .. } = step else { return };
+        // It is a note, and the record stands without it.
+        drop(self.note_result(lease.fence, current, output).await);
+    }
+
+    /// Notes the result of a call, once for each owner.
+    async fn note_result(
+        &self,
+        fence: Fence,
+        current: Option<Record>,
+        result: &Bytes,
+    ) -> Result<Swapped, StoreError> {
+        let Some(record) = current else { return Ok(Swapped::Lost(None)) };
         let is_told = record.timeline.iter().any(
-            |moment| matches!(&moment.what, Happened::LateResult(late) if late.fence == lease.fence),
+            |moment| matches!(&moment.what, Happened::LateResult(late) if late.fence == fence),
         );
         if is_told {
-            return;
+            return Ok(Swapped::Done(record));
         }
-        let late = LateResult::of_call(lease.fence, output);
+        let late = LateResult::of_call(fence, result);
         let what = Some(Happened::LateResult(Box::new(late)));
         let write = Write { becomes: Becomes::Same, new_fence: false, what, ttl: None };
-        // It is a note, and the record stands without it.
-        drop(self.store.swap(record, write).await);
+        self.store.swap(record, write).await.map(|answer| answer.value)
     }
 }
 
@@ -226,21 +311,28 @@ impl Lease {
         self.record.flow.as_deref()
     }
 
+    /// The key with which the call of this phase is sent; see [`downstream_key`].
+    pub fn downstream_key(&self, phase: &str) -> Box<str> {
+        downstream_key(self.record.id, self.record.birth(), phase)
+    }
+
     /// The lease after the transaction was committed in which its flow has moved.
     pub fn committed(self, moved: MovedIn) -> Self {
         self.at(moved.record, moved.now)
     }
 
-    /// The last look before a call's first byte: see [`decide_send`]. `elapsed` counts from before the
+    /// The last look before a call's first byte: see [`decide_send`]. `is_repeatable` says whether the
+    /// provider remembers our key, by the code that runs now. `elapsed` counts from before the
     /// question was sent whose answer was this lease, on a clock that runs through suspend.
     pub fn may_send(
         &self,
         digest: &RequestDigest,
+        is_repeatable: bool,
         elapsed: Duration,
         deadline: Duration,
     ) -> SendDecision {
         let (record, read_at) = (&self.record, self.granted_at);
-        decide_send(&BeforeWire { record, read_at, elapsed, deadline, digest })
+        decide_send(&BeforeWire { record, read_at, elapsed, deadline, digest, is_repeatable })
     }
 
     fn at(self, record: Record, now: Time) -> Self {

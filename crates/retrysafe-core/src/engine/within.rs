@@ -51,12 +51,13 @@ impl<S: Store> Engine<S> {
     where
         S: Transactional<T>,
     {
-        begin_over(&mut InTransaction { store: &self.store, tx }, ask, &[]).await
+        begin_over(&mut InTransaction { store: &self.store, tx }, ask.id(), ask, &[], None).await
     }
 
     /// Binds the caller's transaction to an attempt, as its first statement: it cannot be committed
     /// without a [settle](Self::settle_in) in it, not even by rolling back to a savepoint what a
-    /// refused settle has left behind.
+    /// refused settle has left behind. A settle as retryable does not count: what the transaction
+    /// commits would be done again.
     ///
     /// # Errors
     ///

@@ -7,6 +7,8 @@
 //!   owner has read back what is there then changes nothing twice.
 //! * While a first-sent mark stands, nothing settles `retryable`, whatever anybody says: a call may be
 //!   in flight. With a provider that remembers our key only the lease ends; else it is `unknown`.
+//! * While no mark stands, nothing is unknown: a handler that panics or is given up leaves the flow as its death
+//!   would, with its lease over.
 //! * "Not sent" clears the mark only for the owner that set it. A former owner's bytes may be on
 //!   their way.
 //! * A late owner's result of a call still counts, while nobody has decided. The fence rises with it,
@@ -14,6 +16,8 @@
 //!   and lookups name the fence.
 //! * Immediately before a call's first byte [`decide_send`] has the last word. A fence stops a slow
 //!   owner's next commit, not its next packet.
+//! * A call that somebody else may have sent is repeated only if its mark permits it and the code that
+//!   runs now says so too. A provider may have been declared wrongly when the mark was set.
 
 use std::time::Duration;
 
@@ -21,8 +25,7 @@ use bytes::Bytes;
 
 use super::{Decision, Event, Lost, SettleReply, end_lease, write};
 use crate::flow::{
-    FLOW_BYTES_MAX, FirstSentMark, FlowMove, FlowProgress, FlowVersion, RecoveryPoint,
-    RequestDigest,
+    FirstSentMark, FlowMove, FlowProgress, FlowVersion, RecoveryPoint, RequestDigest,
 };
 use crate::record::{Becomes, Doubt, Fence, Happened, Outcome, Record, Standing, State, Write};
 use crate::time::Time;
@@ -134,7 +137,9 @@ impl FlowStep {
 
     fn fits(&self, flow: Option<&FlowProgress>) -> bool {
         match self {
-            Self::Start { flow, input } => flow.is_valid() && input.len() <= FLOW_BYTES_MAX,
+            Self::Start { flow, input } => {
+                FlowProgress::started(flow.clone(), input.clone()).is_some()
+            }
             Self::Commit { output, .. } | Self::CallResult { output, .. } => {
                 flow.is_some_and(|flow| flow.has_room_for(output))
             }
@@ -220,17 +225,36 @@ impl Event for CallNotSent {
     }
 }
 
-/// What a settle of a running or unknown record means while a first-sent mark stands; none where the
-/// mark does not matter.
-pub(super) fn settle_under_mark(live: &Record, outcome: &Outcome) -> Option<Decision<SettleReply>> {
-    let mark = live.flow.as_ref().and_then(|flow| flow.mark())?;
+/// What a settle of a running or unknown record means because of its flow; none where it means what it says.
+pub(super) fn settle_of_flow(live: &Record, outcome: &Outcome) -> Option<Decision<SettleReply>> {
+    let flow = live.flow.as_ref()?;
+    let status = outcome.status().map(|status| status.as_u16());
+    let Some(mark) = flow.mark() else {
+        return match (&live.state, outcome) {
+            // Nothing outside is in flight, so there is nothing that nobody knows. It is as if its owner had
+            // died: somebody else goes on.
+            (State::InProgress { .. }, Outcome::Unknown(_)) => {
+                Some(Decision::Write(end_lease(status)))
+            }
+            (
+                State::InProgress { .. }
+                | State::Unknown { .. }
+                | State::Completed { .. }
+                | State::FailedRetryable { .. },
+                Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_),
+            ) => None,
+        };
+    };
     let doubt = match outcome {
-        // The owner has the whole answer: whoever it called has answered.
-        Outcome::Completed(_) | Outcome::Unknown(Doubt::OtherBytes) => return None,
+        // The owner has the whole answer: whoever it called has answered. And what another attempt would
+        // not send, or would get the same useless result for, is a doubt at once.
+        Outcome::Completed(_)
+        | Outcome::Unknown(Doubt::OtherBytes | Doubt::ResultNotKept | Doubt::NotRepeatable) => {
+            return None;
+        }
         Outcome::Unknown(doubt) => *doubt,
         Outcome::Retryable(_) => Doubt::AnswerLost,
     };
-    let status = outcome.status().map(|status| status.as_u16());
     Some(match (&live.state, mark.resume_until) {
         (State::InProgress { .. }, Some(_)) => Decision::Write(end_lease(status)),
         (State::InProgress { .. }, None) => {
@@ -259,6 +283,9 @@ pub struct BeforeWire<'a> {
     pub deadline: Duration,
     /// The digest of the bytes that would be sent.
     pub digest: &'a RequestDigest,
+    /// Whether the provider remembers our key long enough, by the code that runs now:
+    /// [`KeyMemory::repeatable_for`] is there.
+    pub is_repeatable: bool,
 }
 
 /// Whether a call may be sent.
@@ -270,6 +297,9 @@ pub enum SendDecision {
     TooLate,
     /// Nothing is sent. The first attempt had other bytes, and nobody knows what became of them.
     OtherBytes,
+    /// Nothing is sent. Somebody else may have sent it, and the provider takes no key by the code that
+    /// runs now.
+    NotRepeatable,
 }
 
 /// Decides whether a call may be sent, immediately before its first byte.
@@ -284,11 +314,15 @@ pub fn decide_send(call: &BeforeWire<'_>) -> SendDecision {
     if mark.digest != *call.digest {
         return SendDecision::OtherBytes;
     }
+    let is_own = mark.set_by == call.record.fence;
+    if !is_own && !call.is_repeatable {
+        return SendDecision::NotRepeatable;
+    }
     let lease_left = call.read_at.until(lease_until);
     let is_live = call.elapsed.saturating_add(call.deadline) < lease_left;
     let is_remembered = match mark.resume_until {
         Some(until) => call.elapsed < call.read_at.until(until),
-        None => mark.set_by == call.record.fence,
+        None => is_own,
     };
     if is_live && is_remembered { SendDecision::Send } else { SendDecision::TooLate }
 }
@@ -348,6 +382,7 @@ mod tests {
             lease: LEASE,
             owner: 1,
             request_id: None,
+            flow: None,
         };
         let mut record = first.record(READ_AT, 10);
         let start = FlowStep::Start { flow: FlowVersion::new("ride", 1), input: Bytes::new() };
@@ -362,7 +397,15 @@ mod tests {
     fn decided(record: &Record, elapsed: Duration, deadline: Duration) -> SendDecision {
         let digest = digest();
         let read_at = READ_AT;
-        decide_send(&BeforeWire { record, read_at, elapsed, deadline, digest: &digest })
+        let is_repeatable = true;
+        decide_send(&BeforeWire {
+            record,
+            read_at,
+            elapsed,
+            deadline,
+            digest: &digest,
+            is_repeatable,
+        })
     }
 
     #[test]
@@ -387,7 +430,15 @@ mod tests {
         let record = calling(Some(MINUTE));
         let digest = RequestDigest::of(b"another charge");
         let (read_at, elapsed, deadline) = (READ_AT, Duration::ZERO, SECOND);
-        let call = BeforeWire { record: &record, read_at, elapsed, deadline, digest: &digest };
+        let is_repeatable = true;
+        let call = BeforeWire {
+            record: &record,
+            read_at,
+            elapsed,
+            deadline,
+            digest: &digest,
+            is_repeatable,
+        };
         assert_eq!(decide_send(&call), SendDecision::OtherBytes);
         let plain = Record { flow: None, ..record };
         assert_eq!(decided(&plain, Duration::ZERO, SECOND), SendDecision::TooLate);
@@ -399,6 +450,25 @@ mod tests {
         assert_eq!(decided(&own, Duration::ZERO, SECOND), SendDecision::Send);
         let foreign = Record { fence: Fence(11), ..own };
         assert_eq!(decided(&foreign, Duration::ZERO, SECOND), SendDecision::TooLate);
+    }
+
+    /// The mark of a former deployment said "for a day", and the code that runs now says "takes no key".
+    #[test]
+    fn a_call_of_somebody_else_is_repeated_only_if_the_code_of_today_says_so() {
+        let own = calling(Some(MINUTE * 60));
+        let foreign = Record { fence: Fence(11), ..own.clone() };
+        let digest = digest();
+        let call = BeforeWire {
+            record: &foreign,
+            read_at: READ_AT,
+            elapsed: Duration::ZERO,
+            deadline: SECOND,
+            digest: &digest,
+            is_repeatable: false,
+        };
+        assert_eq!(decide_send(&call), SendDecision::NotRepeatable);
+        assert_eq!(decide_send(&BeforeWire { is_repeatable: true, ..call }), SendDecision::Send);
+        assert_eq!(decide_send(&BeforeWire { record: &own, ..call }), SendDecision::Send);
     }
 
     #[test]

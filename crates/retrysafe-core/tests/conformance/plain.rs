@@ -349,6 +349,7 @@ impl Store for Plain {
                 lease: Duration::ZERO,
                 owner: 0,
                 request_id: None,
+                flow: None,
             };
             return self.insert(first).await.map(|inserted| inserted.map(drop));
         }

@@ -24,6 +24,7 @@
     reason = "a model that is wrong about its own lists should stop"
 )]
 
+mod effects;
 mod flows;
 mod steps;
 mod world;

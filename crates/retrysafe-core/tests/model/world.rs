@@ -84,6 +84,7 @@ fn first(key: u8, owner: u8, mark: u8) -> First {
         lease: LEASE,
         owner: u64::from(owner),
         request_id: None,
+        flow: None,
     }
 }
 

@@ -40,6 +40,11 @@ fn the_vectors_of_fingerprints_are_what_this_code_does() {
     compare("fingerprints", &fingerprints::all());
 }
 
+#[test]
+fn the_vectors_of_downstream_keys_are_what_this_code_does() {
+    compare("downstream_keys", &names::downstream_keys());
+}
+
 /// Another language, another reading of the page, the same digests.
 #[test]
 fn a_second_implementation_in_python_agrees_with_all_vectors() {
@@ -47,24 +52,34 @@ fn a_second_implementation_in_python_agrees_with_all_vectors() {
     let output = Command::new("python3").arg(script).arg(folder()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let count = [names::keys(), names::scopes(), fingerprints::all()].map(|all| all.len());
+    let all = [names::keys(), names::scopes(), names::downstream_keys(), fingerprints::all()];
+    let count = all.map(|vectors| vectors.len());
     assert_eq!(said.trim(), format!("{} vectors agree", count.iter().sum::<usize>()));
 }
 
 /// The vectors could be wrong without anybody noticing if the judge agreed with everything.
 #[test]
 fn the_second_implementation_notices_a_changed_vector() {
-    let wrong = std::env::temp_dir().join(format!("retrysafe-vectors-{}", std::process::id()));
-    std::fs::create_dir_all(&wrong).unwrap();
-    for name in ["keys", "scopes", "fingerprints"] {
-        let text = std::fs::read_to_string(folder().join(format!("{name}.json"))).unwrap();
-        let text = text.replacen("\"sha256\": \"0", "\"sha256\": \"1", 1);
-        std::fs::write(wrong.join(format!("{name}.json")), text).unwrap();
+    let names = ["keys", "scopes", "downstream_keys", "fingerprints"];
+    for changed in names {
+        let wrong =
+            std::env::temp_dir().join(format!("retrysafe-{changed}-{}", std::process::id()));
+        std::fs::create_dir_all(&wrong).unwrap();
+        for name in names {
+            let text = std::fs::read_to_string(folder().join(format!("{name}.json"))).unwrap();
+            // The first digit of the first digest.
+            let member = if name == "downstream_keys" { "downstream_key" } else { "sha256" };
+            let (before, after) = text.split_once(&format!("\"{member}\": \"")).unwrap();
+            let digit = if after.starts_with('0') { "1" } else { "0" };
+            let other = format!("{before}\"{member}\": \"{digit}{}", &after[1..]);
+            let text = if name == changed { other } else { text };
+            std::fs::write(wrong.join(format!("{name}.json")), text).unwrap();
+        }
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/second_implementation.py");
+        let output = Command::new("python3").arg(script).arg(&wrong).output().unwrap();
+        std::fs::remove_dir_all(&wrong).unwrap();
+        assert!(!output.status.success(), "a changed digest of {changed} was taken for right");
     }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/second_implementation.py");
-    let output = Command::new("python3").arg(script).arg(&wrong).output().unwrap();
-    std::fs::remove_dir_all(&wrong).unwrap();
-    assert!(!output.status.success(), "a changed digest was taken for right");
 }
 
 fn folder() -> PathBuf {

@@ -1,6 +1,8 @@
-//! Which keys and scopes do the vectors show, and what names a record?
+//! Which keys, scopes and calls do the vectors show, and what names a record?
 
+use retrysafe_core::flow::downstream_key;
 use retrysafe_core::key::{Key, KeySyntax};
+use retrysafe_core::record::Fence;
 use retrysafe_core::{Id, Scope};
 use serde_json::{Value, json};
 
@@ -74,4 +76,30 @@ pub(crate) fn scopes() -> Vec<Value> {
         })
     };
     scopes.iter().map(row).collect()
+}
+
+/// Calls of flows, and the keys that their providers are sent.
+pub(crate) fn downstream_keys() -> Vec<Value> {
+    let scope = |tenant: &str| Scope::of([("tenant", tenant.as_bytes())]);
+    let record = |tenant, key: &str| Id::of(&scope(tenant), &Key::new(key).unwrap().digest());
+    let calls = [
+        ("a call", record("acme", "order-17"), 1, "charge"),
+        ("another phase of the same record", record("acme", "order-17"), 1, "refund"),
+        ("the key used again after its record was gone", record("acme", "order-17"), 2, "charge"),
+        ("another tenant", record("globex", "order-17"), 1, "charge"),
+        ("another key", record("acme", "order-18"), 1, "charge"),
+        ("a large birth", record("acme", "order-17"), (1 << 32) + 7, "charge"),
+        ("a name beyond ASCII", record("acme", "order-17"), 1, "gebühr"),
+        ("the longest birth", record("acme", "order-17"), u64::MAX, "charge"),
+    ];
+    let row = |(says, id, birth, phase): (&str, Id, u64, &str)| {
+        json!({
+            "says": says,
+            "record": hex(id.as_bytes()),
+            "birth": birth.to_string(),
+            "phase": phase,
+            "downstream_key": downstream_key(id, Fence(birth), phase),
+        })
+    };
+    calls.map(row).to_vec()
 }

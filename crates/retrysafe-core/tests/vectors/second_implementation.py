@@ -1,6 +1,6 @@
-"""Keys, scopes and fingerprints once more, in another language: what docs/vectors.md says is enough to write it.
+"""Keys, scopes, downstream keys and fingerprints once more, in another language: what docs/vectors.md says is enough to write it.
 
-Usage: second_implementation.py FOLDER, where FOLDER holds keys.json, scopes.json and fingerprints.json.
+Usage: second_implementation.py FOLDER, where FOLDER holds keys.json, scopes.json, downstream_keys.json and fingerprints.json.
 """
 
 import ipaddress
@@ -52,6 +52,10 @@ def encoded_scope(parts):
 
 def record_name(scope, key):
     return sha256(b"retrysafe id v1\0" + len(scope).to_bytes(8, "little") + scope + key_digest(key))
+
+
+def downstream_key(record, birth, phase):
+    return sha256(b"retrysafe call\0" + record + count(birth) + phase.encode()).hexdigest()[:32]
 
 
 # ---------------------------------------------------------------- canonical JSON
@@ -229,7 +233,8 @@ def fingerprint(request):
 
 
 def main(folder):
-    vectors = {name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("keys", "scopes", "fingerprints")}
+    names = ("keys", "scopes", "downstream_keys", "fingerprints")
+    vectors = {name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in names}
     wrong = []
     for row in vectors["keys"]:
         for syntax in ("lenient", "quoted", "uuid"):
@@ -241,6 +246,10 @@ def main(folder):
         scope = encoded_scope(row["parts"])
         if scope.decode() != row["encoded"] or record_name(scope, row["key"]).hexdigest() != row["sha256"]:
             wrong.append((row["parts"], scope))
+    for row in vectors["downstream_keys"]:
+        key = downstream_key(bytes.fromhex(row["record"]), int(row["birth"]), row["phase"])
+        if key != row["downstream_key"]:
+            wrong.append((row["says"], key))
     for row in vectors["fingerprints"]:
         identity, digest = fingerprint(row)
         if (identity.hex(), digest.hex()) != (row["rules"]["id"], row["sha256"]):

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode, response};
 use http_body::Body as HttpBody;
@@ -37,7 +38,10 @@ impl<S> RequestContext<S> {
     /// What the record says, where there is no answer of the handler's to give.
     pub(super) fn tell<R: HttpBody>(&self, id: Id, told: Told) -> Response<Body<R>> {
         match told {
-            Told::Replay(stored, expires_at) => self.replay(id, stored, expires_at),
+            Told::Replay(stored, facts) => {
+                self.tell_what_is_replayed(facts.span);
+                self.replay(id, stored, facts.expires_at)
+            }
             Told::Refusal(refusal) => self.refuse(&refusal),
             // Nobody has the answer any more that this is the permission for.
             Told::Answer(_) => self.refuse(&Settling::not_durable()),
@@ -81,23 +85,39 @@ impl<S> RequestContext<S> {
         stored: StoredResponse,
         expires_at: Time,
     ) -> Response<Body<R>> {
-        let StoredResponse { status, headers: kept, body } = stored;
+        let headers = self.replay_headers(&stored, expires_at);
+        self.replay_with(id, stored.status, stored.body, headers)
+    }
+
+    /// The headers of a stored answer, and ours.
+    pub(super) fn replay_headers(&self, stored: &StoredResponse, expires_at: Time) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(stored.headers.len() + 4);
+        for (name, value) in &stored.headers {
+            headers.append(name.clone(), value.clone());
+        }
+        // These two have no content, so a length would speak of another answer.
+        if !matches!(stored.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+            headers.insert(header::CONTENT_LENGTH, stored.body.len().into());
+        }
+        let marker = self.route.policy.replay_marker.clone();
+        headers.insert(marker, HeaderValue::from_static("true"));
+        self.announce(&mut headers, expires_at);
+        headers
+    }
+
+    /// An answer from the record, as far as there is memory to send it from. Else the caller may ask again.
+    pub(super) fn replay_with<R: HttpBody>(
+        &self,
+        id: Id,
+        status: StatusCode,
+        body: Bytes,
+        headers: HeaderMap,
+    ) -> Response<Body<R>> {
         let body = match &self.settings.memory {
             None => Some(body),
             Some(memory) => memory.replay(id, body),
         };
         let Some(body) = body else { return self.refuse(&MemoryBudget::refusal()) };
-        let mut headers = HeaderMap::with_capacity(kept.len() + 3);
-        for (name, value) in kept {
-            headers.append(name, value);
-        }
-        // These two have no content, so a length would speak of another answer.
-        if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-            headers.insert(header::CONTENT_LENGTH, body.len().into());
-        }
-        let marker = self.route.policy.replay_marker.clone();
-        headers.insert(marker, HeaderValue::from_static("true"));
-        self.announce(&mut headers, expires_at);
         let mut response = Response::new(Body::whole(body, None));
         *response.status_mut() = status;
         *response.headers_mut() = headers;

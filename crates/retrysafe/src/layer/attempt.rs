@@ -58,6 +58,8 @@ pub struct Attempt {
 pub enum Failed {
     /// Nothing was sent on: the request surely was not executed.
     NotSent,
+    /// Nothing was sent on, because the server behind the proxy is known to be unhealthy.
+    Unhealthy,
     /// It was sent on, and no whole answer came back.
     Lost {
         /// Whether time ran out, or the connection broke.
@@ -72,6 +74,7 @@ struct Wishes {
     ttl_ms: AtomicU64,
     is_given_up: AtomicBool,
     runs_flow: AtomicBool,
+    is_flow_over: AtomicBool,
     asked: Notify,
 }
 
@@ -167,6 +170,17 @@ impl Attempt {
     /// Whether the handler has gone on with the record's flow.
     pub(super) fn runs_flow(&self) -> bool {
         self.wishes.runs_flow.load(Ordering::Acquire)
+    }
+
+    /// The handler's flow has come to its end, and its record says so.
+    #[cfg(feature = "phases")]
+    pub(crate) fn flow_is_over(&self) {
+        self.wishes.is_flow_over.store(true, Ordering::Release);
+    }
+
+    /// Whether the record is completed already, by a flow: its answer has to be passed on and nothing else.
+    pub(super) fn is_flow_over(&self) -> bool {
+        self.wishes.is_flow_over.load(Ordering::Acquire)
     }
 
     /// What the handler has said so far.

@@ -10,11 +10,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::arriving::{BodyEnd, wait_a_turn};
 use super::memory::Hold;
 
 /// How much room a body of several pieces has at first.
@@ -77,7 +78,7 @@ pub(super) enum Read<B: HttpBody> {
     NoRoom(Body<B>),
     /// It did not end in time. What was read stands before the rest.
     Late(Body<B>),
-    /// It broke off. What was read stands before the error.
+    /// It broke off. What was read stands before the error; or there is none, and it only looks whole.
     Broken(Body<B>),
 }
 
@@ -120,9 +121,11 @@ impl<B: HttpBody> Body<B> {
     }
 }
 
-/// Reads a body whole, up to `bytes_max`, as far as there is memory for it, and until `deadline`.
+/// Reads a body whole, up to `bytes_max`, as far as there is memory for it, and until `deadline`. Where it is the body of a request that
+/// came in a `version` of HTTP, its end alone does not make it whole; see [`BodyEnd`].
 pub(super) async fn read<B>(
     body: B,
+    version: Option<Version>,
     bytes_max: usize,
     deadline: Option<Instant>,
     hold: Hold,
@@ -151,6 +154,11 @@ where
         };
         match frame {
             None => {
+                match version.map_or(BodyEnd::Whole, |version| BodyEnd::of(&*body, version)) {
+                    BodyEnd::Whole => {}
+                    BodyEnd::WholeAfterATurn => wait_a_turn().await,
+                    BodyEnd::Cut => return Read::Broken(Body::joined(held.kept(), None, None)),
+                }
                 let (data, hold) = held.join();
                 return Read::Whole(data, trailers, hold);
             }

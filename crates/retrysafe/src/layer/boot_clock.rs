@@ -5,18 +5,23 @@
 
 use std::time::Duration;
 
-/// A moment on a clock that runs through suspend.
+use tokio::time::Instant;
+
+/// A moment on a clock that runs through suspend, and on the clock of the runtime, which a simulator moves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BootMoment(Duration);
+pub(crate) struct BootMoment {
+    since_boot: Duration,
+    instant: Instant,
+}
 
 impl BootMoment {
     pub(crate) fn now() -> Self {
-        Self(since_boot())
+        Self { since_boot: since_boot(), instant: Instant::now() }
     }
 
-    /// How long ago it was.
+    /// How long ago it was, by the clock that says longer.
     pub(crate) fn elapsed(self) -> Duration {
-        since_boot().saturating_sub(self.0)
+        since_boot().saturating_sub(self.since_boot).max(self.instant.elapsed())
     }
 }
 

@@ -108,8 +108,11 @@ pub(super) async fn execute<Svc, S, B, R>(
         Some(Err(_)) => AnswerRead::Failed(Failure::Panicked),
         Some(Ok(Err(error))) => AnswerRead::Error(error),
         Some(Ok(Ok(mut response))) => {
-            if sent.lease().flow().is_some() && !attempt.runs_flow() {
-                // The answer of a handler that has not gone on with the flow says nothing about it.
+            let has_flow = sent.lease().flow().is_some() || attempt.runs_flow();
+            let is_doubted = response.extensions().get::<Said>() == Some(&Said::Unknown);
+            if has_flow && !attempt.is_flow_over() && !is_doubted {
+                // Only the flow says that it is over. A handler that has not gone on with it, has not waited for its end,
+                // or answers in its own words, says nothing about it.
                 response.extensions_mut().insert(Said::Retryable);
             }
             let hold = Hold::of_execution(context.settings.memory.as_ref());
@@ -133,7 +136,7 @@ pub(super) async fn execute<Svc, S, B, R>(
             let body = Body::whole(hold.keep(body), None);
             (sent.answered(policy, now, end), HeldAnswer::Response(parts, body))
         }
-        AnswerRead::WithTrailers { parts, body, end } => {
+        AnswerRead::Unkept { parts, body, end } => {
             (sent.answered(policy, now, end), HeldAnswer::Response(parts, body))
         }
         AnswerRead::Stream { parts, body, head, end } => {
@@ -156,7 +159,8 @@ pub(super) async fn execute<Svc, S, B, R>(
             (sent.failed(policy, now, lost), HeldAnswer::Error(error))
         }
     };
-    finish(&context, key, settling, held, Some(run), answer).await;
+    let finishing = finish(&context, key, settling, held, Some(run), answer);
+    Box::pin(finishing).await;
 }
 
 impl<S: Store> RequestContext<S> {

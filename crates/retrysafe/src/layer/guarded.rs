@@ -14,8 +14,9 @@ use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, StoreErrorKind,
-    Swapped,
+    Swapped, Voucher,
 };
+use retrysafe_core::time::Time;
 use tokio::time::Instant;
 
 /// How long one call of the store may take, unless set otherwise.
@@ -153,6 +154,12 @@ impl<S: Store> Store for Guarded<S> {
         self.store.change_hint(id)
     }
 
+    /// Not where the store counts as dead: then it is for a call to find out whether it is back.
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        let may_vouch = !self.breaker.is_open() && self.store.voucher().is_some();
+        may_vouch.then_some(self)
+    }
+
     fn scan(&self, query: Query) -> impl Future<Output = Result<Stamped<Page>, StoreError>> {
         self.call(Operation::Scan, Box::pin(self.store.scan(query)))
     }
@@ -167,9 +174,26 @@ impl<S: Store> Store for Guarded<S> {
     }
 }
 
+/// Counts like every other call: a store that vouches is there.
+impl<S: Store> Voucher for Guarded<S> {
+    fn vouch(&self, id: Id, version: u64) -> Option<Time> {
+        let now = self.store.voucher()?.vouch(id, version)?;
+        self.breaker.succeeded();
+        Some(now)
+    }
+
+    fn at_hand(&self, id: Id) -> Option<Record> {
+        self.store.voucher()?.at_hand(id)
+    }
+}
+
 impl Breaker {
+    fn is_open(&self) -> bool {
+        self.failures.load(Ordering::Acquire) >= FAILURES_MAX
+    }
+
     fn lets_through(&self) -> bool {
-        if self.failures.load(Ordering::Acquire) < FAILURES_MAX {
+        if !self.is_open() {
             return true;
         }
         let now = Instant::now();
@@ -210,7 +234,7 @@ impl Breaker {
     }
 
     fn retry_after(&self) -> Duration {
-        if self.failures.load(Ordering::Acquire) < FAILURES_MAX {
+        if !self.is_open() {
             return PROBE_EVERY;
         }
         let next_probe = self.next_probe.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,10 +5,11 @@
 
 use http::request::Parts;
 use retrysafe_core::engine::Prints;
-use retrysafe_core::fingerprint::{Fingerprint, RulesId};
+use retrysafe_core::fingerprint::{Fingerprint, Rules, RulesId};
 use retrysafe_core::policy::Policy;
 
-use super::settings::{PrintFn, Settings};
+use super::request;
+use super::settings::Settings;
 
 /// What a request means, under the rules of today and of former days.
 pub(super) struct Meaning<'a> {
@@ -26,8 +27,7 @@ impl<'a> Meaning<'a> {
         parts: &'a Parts,
         body: &'a [u8],
     ) -> Self {
-        let print: &PrintFn = &*settings.print;
-        let current = print(parts, body, &policy.fingerprint);
+        let current = print(settings, parts, body, &policy.fingerprint);
         Self { settings, policy, parts, body, current }
     }
 }
@@ -45,7 +45,15 @@ impl Prints for Meaning<'_> {
             .former_fingerprints
             .iter()
             .filter(|former| former.id() == rules)
-            .map(|former| (self.settings.print)(self.parts, self.body, former))
+            .map(|former| print(self.settings, self.parts, self.body, former))
             .find(|print| print.scheme() == scheme)
+    }
+}
+
+/// The fingerprint of a request, as the user takes it, or as we do.
+fn print(settings: &Settings, parts: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
+    match &settings.print {
+        Some(print) => print(parts, body, rules),
+        None => request::print(parts, body, rules),
     }
 }

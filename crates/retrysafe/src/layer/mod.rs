@@ -44,6 +44,8 @@
 //!   that blocks the only thread of that runtime for longer than a lease loses its lease.
 
 mod answer;
+mod arriving;
+mod at_hand;
 mod attempt;
 mod attend;
 mod begin;
@@ -55,8 +57,10 @@ mod drain;
 mod execute;
 #[cfg(feature = "axum")]
 mod extractor;
+mod gate;
 mod guarded;
 mod inner_body;
+mod known_replays;
 mod limits;
 mod meaning;
 mod memory;
@@ -74,7 +78,9 @@ mod settings;
 mod settle;
 mod shared;
 mod stream;
+mod tally;
 mod waiting;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;
@@ -87,11 +93,12 @@ pub use attempt::{Attempt, Failed};
 #[cfg(feature = "phases")]
 pub(crate) use attend::catch_panic;
 pub use body::Body;
-#[cfg(feature = "phases")]
+#[cfg(any(feature = "outbox", feature = "phases"))]
 pub(crate) use boot_clock::BootMoment;
 pub use drain::Drain;
 #[cfg(feature = "axum")]
 pub use extractor::MissingAttempt;
+pub use gate::ExecutionGate;
 pub use inner_body::InnerBody;
 pub use limits::{Limiter, Limits};
 pub use memory::{ConnectionShare, MemoryBudget};
@@ -99,6 +106,8 @@ pub use request::fingerprint_request;
 pub use response_future::ResponseFuture;
 pub use service::{Idempotency, RequestFacts};
 pub use settings::{IDEMPOTENCY_KEY, RoutePolicy, caller_of_credential};
+pub use tally::{ScopeCount, ScopeTally, Tallied};
+pub use watch::{RequestWatch, WatchedStep};
 
 use settings::Settings;
 use shared::LayerShared;

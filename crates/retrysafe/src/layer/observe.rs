@@ -8,7 +8,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as HttpBody;
-use retrysafe_core::key::Key;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::scope::{Caller, Id};
 use retrysafe_core::store::Store;
@@ -16,7 +15,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::body::{Body, Read, read};
-use super::context::{Arrived, RequestContext};
+use super::context::{Arrived, AskedKey, RequestContext};
 use super::deadline::after;
 use super::inner_body::InnerBody;
 use super::meaning::Meaning;
@@ -32,7 +31,7 @@ pub(super) async fn answer_observed<Svc, S, B, R>(
     context: Arc<RequestContext<S>>,
     arrived: Box<Arrived<Svc>>,
     body: B,
-    named: (Key, Caller),
+    named: (AskedKey, Caller),
     answer: AnswerSlot<Answered<R, Svc::Error>>,
 ) where
     S: Store,
@@ -44,19 +43,21 @@ pub(super) async fn answer_observed<Svc, S, B, R>(
     let (key, caller) = named;
     let policy = context.policy();
     let time_max = after(Instant::now(), policy.request_time_max);
-    let (finding, body) =
-        match read(body, policy.request_bytes_max, Some(time_max), context.hold()).await {
-            Read::Whole(body, trailers, hold) => {
-                let id = Id::of(&caller.scope, &key.digest());
-                let print = Meaning::new(&context.settings, policy, &parts, &body).current;
-                let finding = context.shared.observed.see(id, print, caller.mark, policy.ttl);
-                (finding, Body::whole(hold.keep(body), trailers))
-            }
-            Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),
-            Read::NoRoom(body) => (Some(MemoryBudget::refusal().code()), body),
-            Read::Late(body) => (Some(Refusal::BodyTimeout.code()), body),
-            Read::Broken(body) => (Some(Refusal::BodyBroken.code()), body),
-        };
+    let version = Some(parts.version);
+    let bytes_max = policy.request_bytes_max;
+    let (finding, body) = match read(body, version, bytes_max, Some(time_max), context.hold()).await
+    {
+        Read::Whole(body, trailers, hold) => {
+            let id = Id::of(&caller.scope, &key.digest);
+            let print = Meaning::new(&context.settings, policy, &parts, &body).current;
+            let finding = context.shared.observed.see(id, print, caller.mark, policy.ttl);
+            (finding, Body::whole(hold.keep(body), trailers))
+        }
+        Read::Over(body) => (Some(Refusal::BodyTooLarge.code()), body),
+        Read::NoRoom(body) => (Some(MemoryBudget::refusal().code()), body),
+        Read::Late(body) => (Some(Refusal::BodyTimeout.code()), body),
+        Read::Broken(body) => (Some(Refusal::BodyBroken.code()), body),
+    };
     if let Some(finding) = finding {
         context.report.observed(finding);
     }

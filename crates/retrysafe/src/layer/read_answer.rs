@@ -21,8 +21,9 @@ use super::memory::Hold;
 pub(super) enum AnswerRead<R: HttpBody, E> {
     /// A whole answer, which can be kept.
     Whole { parts: response::Parts, body: Bytes, said: Option<Said>, hold: Hold },
-    /// A whole answer with trailers. They are a part of it, and a replay would have to lose them.
-    WithTrailers { parts: response::Parts, body: Body<R>, end: End },
+    /// An answer that is passed on and not kept: one with trailers, which a replay would have to lose, or the answer of
+    /// a flow that has ended.
+    Unkept { parts: response::Parts, body: Body<R>, end: End },
     /// An answer too large or too slow to be kept, of which some was read.
     Stream { parts: response::Parts, body: Body<R>, head: AnswerHead, end: End },
     /// No answer that could be passed on.
@@ -46,6 +47,7 @@ where
     if let Some(failed) = parts.extensions.remove::<Failed>() {
         return AnswerRead::Failed(match failed {
             Failed::NotSent => Failure::NotSent,
+            Failed::Unhealthy => Failure::Unhealthy,
             Failed::Lost { timed_out } => Failure::Lost { timed_out },
         });
     }
@@ -63,7 +65,8 @@ where
         } else {
             held_until.max(attempt.deadline())
         };
-        let reading = catch_panic(read(body, policy.response_bytes_max, Some(deadline), hold));
+        let reading =
+            catch_panic(read(body, None, policy.response_bytes_max, Some(deadline), hold));
         match attendance.attend(reading).await {
             None => return AnswerRead::Failed(Failure::Lost { timed_out: true }),
             Some(Err(_)) => return AnswerRead::Failed(Failure::Panicked),
@@ -84,7 +87,11 @@ where
     match read {
         Read::Whole(body, None, hold) => AnswerRead::Whole { parts, body, said, hold },
         Read::Whole(body, trailers @ Some(_), hold) => {
-            AnswerRead::WithTrailers { parts, body: Body::whole(hold.keep(body), trailers), end }
+            AnswerRead::Unkept { parts, body: Body::whole(hold.keep(body), trailers), end }
+        }
+        // The record has what it will have of it, and no head of a stream can be kept in it.
+        Read::Over(body) | Read::NoRoom(body) | Read::Late(body) if attempt.is_flow_over() => {
+            AnswerRead::Unkept { parts, body, end }
         }
         Read::Over(body) | Read::NoRoom(body) | Read::Late(body) => {
             AnswerRead::Stream { parts, body, head, end }

@@ -32,6 +32,7 @@ pub(super) struct Report {
     label: Arc<str>,
     begin: [Counter; Met::ALL.len()],
     settled: [Counter; Standing::ALL.len()],
+    contradictions: Counter,
     execute: Histogram,
     usual_us: AtomicU64,
 }
@@ -64,6 +65,7 @@ impl Report {
                 let standing = standing.name();
                 metrics::counter!(event::SETTLED.name, "route" => route(), "standing" => standing)
             }),
+            contradictions: metrics::counter!(event::CONTRADICTIONS.name, "route" => route()),
             execute: metrics::histogram!(event::EXECUTE_SECONDS.name, "route" => route()),
             usual_us: AtomicU64::new(0),
         }
@@ -116,10 +118,10 @@ impl Report {
                 tracing::debug!(target: "retrysafe", route, key = %key, standing, "settled");
             }
             Settled::Lost { contradiction, .. } => {
-                let label = || Arc::clone(&self.label);
-                metrics::counter!(event::LATE.name, "route" => label()).increment(1);
+                let label = Arc::clone(&self.label);
+                metrics::counter!(event::LATE.name, "route" => label).increment(1);
                 if *contradiction {
-                    metrics::counter!(event::CONTRADICTIONS.name, "route" => label()).increment(1);
+                    self.contradictions.increment(1);
                 }
                 tracing::warn!(target: "retrysafe", route, key = %key, standing, contradiction, "late_settle");
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::request::Parts;
 use http::{HeaderName, Method, Uri, header};
-use retrysafe_core::fingerprint::{self, Fingerprint, Rules};
+use retrysafe_core::fingerprint::{self, Fingerprint, Rules, Spelling};
 use retrysafe_core::key::Key;
 use retrysafe_core::policy::{KeyRule, Policy};
 use retrysafe_core::problem::Refusal;
@@ -80,10 +80,19 @@ pub fn fingerprint_request<'a>(parts: &'a Parts, body: &'a [u8]) -> fingerprint:
 
 /// The fingerprint that is taken unless the user takes another.
 pub(super) fn print(parts: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
-    rules.print(&fingerprint::Request {
-        method: &asked_method(parts),
-        ..fingerprint_request(parts, body)
-    })
+    spelt(parts, body, rules, |spelling| spelling.print())
+}
+
+/// Looks at all that this fingerprint is made of.
+pub(super) fn spelt<T>(
+    parts: &Parts,
+    body: &[u8],
+    rules: &Rules,
+    look: impl FnOnce(Spelling<'_>) -> T,
+) -> T {
+    let method = asked_method(parts);
+    let request = fingerprint::Request { method: &method, ..fingerprint_request(parts, body) };
+    look(rules.spell(&request))
 }
 
 /// The request's method, and those that it asks for.

@@ -5,7 +5,6 @@
 //! place as well, so that their number is bounded. What runs without the store's protection is here
 //! too: the process knows of it, whatever the store does.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +23,7 @@ use super::attempt::Attempt;
 use super::deadline::after;
 use super::memory::HeldBody;
 use super::report::Report;
+use crate::id_map::IdMap;
 
 /// A lease is renewed this often before it ends.
 const RENEWALS_PER_LEASE: u32 = 3;
@@ -66,9 +66,9 @@ pub(super) struct Running {
 
 #[derive(Debug, Default)]
 struct Table {
-    here: HashMap<Id, Entry>,
+    here: IdMap<Entry>,
     /// How many wait here for a request that runs elsewhere.
-    elsewhere: HashMap<Id, usize>,
+    elsewhere: IdMap<usize>,
     /// When the renewer looks at the table next.
     next_look: Option<Instant>,
     /// Owners whose records were decided over their heads, and who still run.

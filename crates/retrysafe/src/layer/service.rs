@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use http_body::Body as HttpBody;
-use retrysafe_core::key::{Key, KeyError};
+use retrysafe_core::key::{Key, KeyDigest, KeyError};
 use retrysafe_core::policy::{KeyRule, Mode, Policy};
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::scope::Caller;
@@ -26,7 +26,8 @@ use tower_service::Service;
 use super::attempt::Attempt;
 use super::begin::answer_keyed;
 use super::body::Body;
-use super::context::{Arrived, RequestContext};
+use super::context::{Arrived, AskedKey, RequestContext};
+use super::gate::ExecutionGate;
 use super::inner_body::InnerBody;
 use super::memory::ConnectionShare;
 use super::observe::{UNKEYED, answer_observed};
@@ -35,6 +36,7 @@ use super::response_future::ResponseFuture;
 use super::run_to_completion::{MustEnd, RunToCompletion};
 use super::settings::{RoutePolicy, Settings};
 use super::shared::LayerShared;
+use super::watch::RequestWatch;
 
 /// A service whose keyed requests take effect once. An
 /// [`IdempotencyLayer`](super::IdempotencyLayer) makes it.
@@ -104,7 +106,7 @@ impl<Svc, S: Store> Idempotency<Svc, S> {
     {
         let Self { mut inner, settings, shared } = self;
         let (parts, body) = request.into_parts();
-        let RequestFacts { route, asked, share } = facts;
+        let RequestFacts { route, asked, share, watch, gate, .. } = facts;
         let is_observed = route.policy.mode == Mode::Observe;
         let named = match asked {
             Asked::Keyed(key, caller) => {
@@ -123,6 +125,8 @@ impl<Svc, S: Store> Idempotency<Svc, S> {
             shared,
             route,
             share,
+            watch,
+            gate,
             must_end: must_end.clone(),
             arrived_at: Instant::now(),
         };
@@ -236,14 +240,17 @@ impl<Svc: fmt::Debug, S> fmt::Debug for Idempotency<Svc, S> {
 pub struct RequestFacts {
     route: Arc<RoutePolicy>,
     asked: Asked,
+    digest: Option<KeyDigest>,
     share: Option<ConnectionShare>,
+    watch: Option<Arc<dyn RequestWatch>>,
+    gate: Option<Arc<dyn ExecutionGate>>,
 }
 
 /// How a covered request can be told from others.
 #[derive(Clone, Debug)]
 enum Asked {
     /// By this key of this caller.
-    Keyed(Key, Caller),
+    Keyed(AskedKey, Caller),
     /// Not at all, which its route permits.
     Unkeyed,
     /// Not at all, for this reason.
@@ -257,6 +264,8 @@ impl RequestFacts {
         key: Result<Option<Key>, Refusal>,
         caller: impl FnOnce() -> Result<Caller, Refusal>,
     ) -> Self {
+        let key = key.map(|key| key.map(AskedKey::from));
+        let digest = key.as_ref().ok().and_then(Option::as_ref).map(|key| key.digest);
         let asked = match key {
             Ok(Some(key)) => match caller() {
                 Ok(caller) => Asked::Keyed(key, caller),
@@ -265,7 +274,27 @@ impl RequestFacts {
             Ok(None) => Asked::Unkeyed,
             Err(refusal) => Asked::Refused(refusal),
         };
-        Self { route, asked, share: None }
+        Self { route, asked, digest, share: None, watch: None, gate: None }
+    }
+
+    /// What stands for the request's key in a log, if it has one.
+    pub fn key(&self) -> Option<KeyDigest> {
+        self.digest
+    }
+
+    /// Tells somebody of the steps of the request, if it has a key.
+    #[must_use]
+    pub fn watch(mut self, watch: Arc<dyn RequestWatch>) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
+    /// Asks somebody whether the request may be executed, if it has a key. Where it may not, its record still answers it, and
+    /// nothing is begun.
+    #[must_use]
+    pub fn gate(mut self, gate: Arc<dyn ExecutionGate>) -> Self {
+        self.gate = Some(gate);
+        self
     }
 
     /// Counts the request's body as its connection's.

@@ -17,6 +17,7 @@ use retrysafe_core::scope::{Caller, Scope};
 
 use super::limits::{Limiter, Limits};
 use super::memory::MemoryBudget;
+use super::tally::ScopeTally;
 
 /// The label of a policy that was set without one.
 pub(super) const ANY_ROUTE: &str = "*";
@@ -67,10 +68,12 @@ pub(super) struct Settings {
     pub policy: Arc<PolicyFn>,
     pub caller: Arc<CallerFn>,
     pub key: Arc<KeyFn>,
-    pub print: Arc<PrintFn>,
+    /// None: [ours](super::request::print).
+    pub print: Option<Arc<PrintFn>>,
     pub error: Option<Arc<ErrorFn>>,
     pub limiter: Option<Limiter>,
     pub memory: Option<MemoryBudget>,
+    pub tally: Option<ScopeTally>,
     pub waiters_per_key_max: usize,
     pub waiters_max: usize,
     pub settle_max: Duration,
@@ -86,10 +89,11 @@ impl Default for Settings {
             policy: Arc::new(move |_| Arc::clone(&everywhere)),
             caller: Arc::new(caller_of_credential),
             key: Arc::new(key_of_header),
-            print: Arc::new(super::request::print),
+            print: None,
             error: None,
             limiter: None,
             memory: None,
+            tally: None,
             waiters_per_key_max: WAITERS.0,
             waiters_max: WAITERS.1,
             settle_max: SETTLE_MAX,
@@ -206,7 +210,7 @@ impl<S> super::IdempotencyLayer<S> {
         self,
         print: impl Fn(&Parts, &[u8], &Rules) -> Fingerprint + Send + Sync + 'static,
     ) -> Self {
-        self.set(|settings| settings.print = Arc::new(print))
+        self.set(|settings| settings.print = Some(Arc::new(print)))
     }
 
     /// How refusals are written, from what would have been sent: status, headers (the `Link` to the page
@@ -252,6 +256,12 @@ impl<S> super::IdempotencyLayer<S> {
         self.set(|settings| settings.memory = Some(budget))
     }
 
+    /// Who counts duplicates and misuses by scope. Nobody does by default.
+    #[must_use]
+    pub fn tally(self, tally: ScopeTally) -> Self {
+        self.set(|settings| settings.tally = Some(tally))
+    }
+
     /// How many duplicates may wait for one running request, and how many in all.
     #[must_use]
     pub fn waiters_max(self, per_key: usize, in_all: usize) -> Self {
@@ -294,8 +304,8 @@ impl<S> super::IdempotencyLayer<S> {
         self.set(|settings| settings.flows = flows.into_iter().collect())
     }
 
-    /// Whether the inner service speaks for another server, so that its 502 and 504 say that nobody
-    /// knows.
+    /// Whether the inner service is a proxy. If it is, a 502 or 504 from it means that nobody knows
+    /// whether the request ran, and the record becomes unknown.
     #[must_use]
     pub fn by_upstream(self, by_upstream: bool) -> Self {
         self.set(|settings| settings.by_upstream = by_upstream)

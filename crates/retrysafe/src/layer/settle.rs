@@ -1,6 +1,7 @@
 //! How does an outcome become durable, and a doubtful begin undone?
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use retrysafe_core::engine::{Lease, Settled};
 use retrysafe_core::execution::{SettleAgain, Settling, Told, Withdrawing};
@@ -9,6 +10,7 @@ use retrysafe_core::scope::Id;
 use retrysafe_core::store::Store;
 
 use super::context::RequestContext;
+use super::watch::WatchedStep;
 
 /// How many begins are withdrawn at once. In a long outage more may be in doubt; what is not withdrawn
 /// becomes unknown, and memory stays bounded.
@@ -21,12 +23,18 @@ pub(super) async fn settle_once<S: Store>(
     lease: Lease,
     settling: &Settling,
 ) -> Result<Settled, Lease> {
+    // Nobody reads the clock for nobody.
+    let started = context.watch.as_ref().map_or(Duration::ZERO, |_| context.now());
     match context.shared.engine.settle(lease, settling.outcome()).await {
         Ok(settled) => {
+            context.stepped(WatchedStep::Settle(Some(settling.outcome().standing())), started);
             context.report.settled(key, settling.outcome(), &settled);
             Ok(settled)
         }
-        Err(unsettled) => Err(unsettled.lease),
+        Err(unsettled) => {
+            context.stepped(WatchedStep::Settle(None), started);
+            Err(unsettled.lease)
+        }
     }
 }
 

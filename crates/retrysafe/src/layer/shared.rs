@@ -11,6 +11,7 @@ use retrysafe_core::store::Store;
 
 use super::drain::Drain;
 use super::guarded::Guarded;
+use super::known_replays::KnownReplays;
 use super::observed::Observed;
 use super::renewal::Renewer;
 use super::report::Reports;
@@ -30,6 +31,7 @@ pub(super) struct LayerShared<S> {
     pub reports: Reports,
     pub observed: Observed,
     pub late_answers: Arc<LateAnswers>,
+    pub known_replays: KnownReplays,
     owners: AtomicU64,
 }
 
@@ -62,6 +64,7 @@ impl<S: Store> LayerShared<S> {
             reports: Reports::default(),
             observed: Observed::default(),
             late_answers: Arc::new(late_answers),
+            known_replays: KnownReplays::default(),
             owners: AtomicU64::new(first),
         }
     }

@@ -7,21 +7,20 @@
 //! | --- | --- |
 //! | the phase before | everything: nothing was sent |
 //! | the mark, and the provider remembers our key | the same call with the same key, up to a time |
-//! | the mark, and the provider takes no key | nothing: the record is unknown |
+//! | the mark, and the provider takes no key, by the code of then or by that of now | nothing: the record is unknown |
 //! | the result | the next phase |
 
 use bytes::Bytes;
 use http::Response;
-use http::header;
 use retrysafe_core::engine::Settled;
 use retrysafe_core::flow::RecoveryPoint;
 use retrysafe_core::machine::flows::{FlowStep, SendDecision};
-use retrysafe_core::record::{Answer, Doubt, Outcome};
+use retrysafe_core::record::{Doubt, Outcome};
 
 use super::PhaseError;
-use super::end::FlowEnd;
-use super::flow::{CallWork, PreparedCall};
-use super::provider::{Call, CallEnd, downstream_key};
+use super::end::{FlowAnswer, FlowEnd};
+use super::flow::{CallWork, PreparedCall, SentEnd};
+use super::provider::{Call, CallEnd};
 use super::runner::{AfterPhase, HeldLease, RunEnd, Runner, owned_by_another, panicked};
 use crate::layer::catch_panic;
 
@@ -43,14 +42,15 @@ impl Runner {
             Err(error) => return Err(self.unknown(held, name, Doubt::AnswerLost, error).await),
         };
         let deadline = work.provider.deadline_under(&self.policy);
+        let repeatable_for = work.provider.repeatable_for(&self.policy);
         let held = if held.point() == Some(RecoveryPoint::Before(phase)) {
-            let repeatable_for = work.provider.repeatable_for(&self.policy);
             let about_to_call = FlowStep::Call { phase, digest, repeatable_for };
             self.advance(held, name, &about_to_call).await?
         } else {
             held
         };
-        match held.lease.may_send(&digest, held.asked_at.elapsed(), deadline) {
+        let is_repeatable = repeatable_for.is_some();
+        match held.lease.may_send(&digest, is_repeatable, held.asked_at.elapsed(), deadline) {
             SendDecision::Send => {}
             SendDecision::TooLate => {
                 let late = "too little is left of the lease, or of the time in which the provider \
@@ -61,12 +61,21 @@ impl Runner {
                 let error = "the first attempt has sent something else".into();
                 return Err(self.unknown(held, name, Doubt::OtherBytes, error).await);
             }
+            SendDecision::NotRepeatable => {
+                let error = "an attempt before may have sent it, and this provider is declared to \
+                             take no key, or to forget it too soon"
+                    .into();
+                return Err(self.unknown(held, name, Doubt::NotRepeatable, error).await);
+            }
         }
-        let call = Call { key: downstream_key(held.lease.id(), name), deadline };
+        let call = Call { key: held.lease.downstream_key(name), deadline };
         let sending = catch_panic(async move { send(call).await });
         // From here on only a word of the phase's own says that nothing was sent.
         let end = match tokio::time::timeout(deadline, sending).await {
-            Ok(Ok(Ok(end))) => end,
+            Ok(Ok(Ok(SentEnd::Told(end)))) => end,
+            Ok(Ok(Ok(SentEnd::Unreadable(result, error)))) => {
+                return Err(self.not_kept(held, name, &result, error).await);
+            }
             Ok(Ok(Err(error))) => CallEnd::Unknown(error),
             Ok(Err(panic)) => CallEnd::Unknown(panicked(&*panic)),
             Err(_) => CallEnd::Unknown("no answer within the deadline of the call".into()),
@@ -74,7 +83,7 @@ impl Runner {
         match end {
             CallEnd::Done(output) if !has_room_for(&held, &output) => {
                 let error = "the call was made, and its output is more than a flow keeps".into();
-                Err(self.unknown(held, name, Doubt::AnswerLost, error).await)
+                Err(self.not_kept(held, name, &output, error).await)
             }
             CallEnd::Done(output) => {
                 self.advance(held, name, &FlowStep::CallResult { phase, output }).await
@@ -87,14 +96,26 @@ impl Runner {
         }
     }
 
-    /// The call's answer is the flow's.
+    /// The call's answer is the flow's. One that is too large to be kept is for the caller of this run alone.
     async fn answered(&self, held: HeldLease, response: Response<Bytes>) -> RunEnd {
-        let status = Some(response.status());
-        let location = response.headers().get(header::LOCATION).cloned();
-        let answer = self.keep(response).map_or(Answer::NotKept { status, location }, Answer::Kept);
-        let outcome = Outcome::Completed(answer.clone());
-        match self.settle(held.lease, &outcome).await? {
-            Settled::Done(_) => Ok(answer.into()),
+        let FlowAnswer { kept, given } = FlowAnswer::new(response, &self.policy);
+        match self.settle(held.lease, &Outcome::Completed(kept)).await? {
+            Settled::Done(_) => Ok(given),
+            Settled::Lost { .. } => Ok(owned_by_another()),
+        }
+    }
+
+    /// The call was made, and later phases could not read what it has brought. Somebody has to look at it.
+    async fn not_kept(
+        &self,
+        held: HeldLease,
+        name: &'static str,
+        result: &Bytes,
+        error: PhaseError,
+    ) -> RunEnd {
+        tracing::error!(target: "retrysafe", phase = name, %error, "call_result_not_kept");
+        match self.result_not_kept(held.lease, result).await? {
+            Settled::Done(_) => Ok(FlowEnd::Unknown),
             Settled::Lost { .. } => Ok(owned_by_another()),
         }
     }

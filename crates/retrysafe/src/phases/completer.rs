@@ -7,6 +7,7 @@
 //! Callers come first. A flow is left alone for a while after its lease has ended or its phase has failed, and for
 //! longer after each attempt: a phase that always fails costs one try an hour.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use retrysafe_core::engine::Ask;
@@ -14,10 +15,13 @@ use retrysafe_core::event;
 use retrysafe_core::record::{Record, Standing, State};
 use retrysafe_core::store::{Filter, Query, Stamped, Store as _, StoreError};
 use retrysafe_core::time::Time;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use super::end::FlowEnd;
 use super::flows::Flows;
+use super::in_flight::BeginInFlight;
+use super::runner::RunEnd;
 
 /// How long a flow is left to its caller after its first attempt; twice as long after each further one.
 const PATIENCE_MIN: Duration = Duration::from_secs(10);
@@ -79,12 +83,16 @@ impl Flows {
                         Turn::Held => done.held += 1,
                         Turn::Due if begun == RUNS_MAX => {}
                         Turn::Due => {
-                            begun += 1;
                             while under_way.len() >= RUNS_AT_ONCE {
-                                done.note(under_way.join_next().await);
+                                self.wait_for_one(&mut under_way, &mut done).await;
                             }
+                            let Some(permit) = self.may_finish() else { continue };
+                            begun += 1;
                             let flows = self.clone();
-                            under_way.spawn(async move { flows.finish(&record).await });
+                            under_way.spawn(async move {
+                                let _permit = permit;
+                                flows.finish(&record).await
+                            });
                         }
                     }
                 }
@@ -95,13 +103,30 @@ impl Flows {
             }
         }
         while !under_way.is_empty() {
-            done.note(under_way.join_next().await);
+            self.wait_for_one(&mut under_way, &mut done).await;
         }
         if let Some(error) = unread {
             return Err(error);
         }
         metrics::gauge!(event::FLOWS_HELD.name).set(done.held as f64);
         Ok(done)
+    }
+
+    /// Waits until one of those under way has ended. Where all of them take longer than a lease, the round goes on without
+    /// them: they come to their own end, and hold up nobody else.
+    async fn wait_for_one(&self, under_way: &mut JoinSet<RunEnd>, done: &mut Completed) {
+        match tokio::time::timeout(self.runner.policy.lease, under_way.join_next()).await {
+            Ok(ended) => done.note(ended),
+            Err(_) => {
+                done.unfinished += under_way.len();
+                under_way.detach_all();
+            }
+        }
+    }
+
+    /// The right to go on with one more flow; none if too many take too long.
+    fn may_finish(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.finishing).try_acquire_owned().ok()
     }
 
     fn turn(&self, record: &Record, now: Time) -> Turn {
@@ -138,16 +163,25 @@ impl Flows {
             owner: self.next_owner(),
             request_id: None,
         };
-        let held = match self.begin(&ask).await? {
-            Ok(held) => held,
-            Err(end) => return Ok(end),
+        let in_flight = BeginInFlight::new(&self.runner, ask.id(), ask.owner);
+        let held = match self.begin(&ask, None).await {
+            Ok(Ok(held)) => held,
+            Ok(Err(end)) => {
+                in_flight.stands();
+                return Ok(end);
+            }
+            Err(error) => {
+                if !error.may_have_applied() {
+                    in_flight.stands();
+                }
+                return Err(error);
+            }
         };
         let code = held.lease.flow().and_then(|progress| self.codes.get(progress.flow()));
-        let Some(code) = code else {
-            // It was finished and forgotten since the page was read, and this begin made a new record.
-            self.runner.engine.withdraw(ask.id(), ask.owner).await?;
-            return Ok(FlowEnd::Mismatch);
-        };
+        // Without one it was finished and forgotten since the page was read, and this begin made a new record, which
+        // is taken back.
+        let Some(code) = code else { return Ok(FlowEnd::Mismatch) };
+        in_flight.stands();
         let _renewing = self.renew(&held);
         self.runner.resume(code, held).await
     }
@@ -165,9 +199,7 @@ impl Completed {
     fn note(&mut self, ended: Option<Result<Result<FlowEnd, StoreError>, tokio::task::JoinError>>) {
         match ended {
             None => {}
-            Some(Ok(Ok(FlowEnd::Answered(_) | FlowEnd::AnswerNotKept { .. }))) => {
-                self.finished += 1;
-            }
+            Some(Ok(Ok(end))) if end.is_over() => self.finished += 1,
             Some(Ok(Ok(
                 FlowEnd::PhaseFailed { .. }
                 | FlowEnd::NotSent { .. }
@@ -176,7 +208,10 @@ impl Completed {
             ))) => self.unfinished += 1,
             // Somebody else was first.
             Some(Ok(Ok(
-                FlowEnd::InProgress(_)
+                FlowEnd::Answered(_)
+                | FlowEnd::AnsweredOnce(_)
+                | FlowEnd::AnswerNotKept { .. }
+                | FlowEnd::InProgress(_)
                 | FlowEnd::Held(_)
                 | FlowEnd::Mismatch
                 | FlowEnd::CredentialChanged,

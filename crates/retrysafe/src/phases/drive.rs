@@ -10,24 +10,21 @@ use super::flow::{FlowCode, Phase, PhaseWork};
 use super::runner::{AfterPhase, HeldLease, RunEnd, Runner};
 
 impl Runner {
-    /// Runs a flow that nobody has begun. Its input is committed before its first phase: from then on
-    /// anybody can go on with it.
+    /// Commits the input of a flow that nobody has begun, before its first phase: from then on anybody can go on
+    /// with it.
     pub(super) async fn start(
         &self,
         code: &FlowCode,
         held: HeldLease,
         input: serde_json::Result<Vec<u8>>,
-    ) -> RunEnd {
+    ) -> AfterPhase {
         const STARTED: &str = "started";
         let input = match input {
             Ok(input) => input.into(),
-            Err(error) => return self.give_back(held, STARTED, error.into()).await,
+            Err(error) => return Err(self.give_back(held, STARTED, error.into()).await),
         };
         let start = FlowStep::Start { flow: code.version.clone(), input };
-        match self.advance(held, STARTED, &start).await {
-            Ok(held) => self.run_phases(code, held).await,
-            Err(end) => end,
-        }
+        self.advance(held, STARTED, &start).await
     }
 
     /// Goes on with a flow that somebody has left.
@@ -37,7 +34,8 @@ impl Runner {
         self.run_phases(code, held).await
     }
 
-    async fn run_phases(&self, code: &FlowCode, mut held: HeldLease) -> RunEnd {
+    /// Runs phases from where the record is, up to the flow's end or to what stops it.
+    pub(super) async fn run_phases(&self, code: &FlowCode, mut held: HeldLease) -> RunEnd {
         loop {
             let point = held.point();
             let phase = point.and_then(|point| code.phases.get(usize::from(point.phase())));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use retrysafe_core::Policy;
 use retrysafe_core::flow::FlowVersion;
@@ -21,6 +21,8 @@ use super::PhaseError;
 pub enum FlowEnd {
     /// The flow is over, by this run or by a former one. This is its answer, which is in the record.
     Answered(StoredResponse),
+    /// The flow is over, by this run. Its answer is too large to be kept: nobody else gets it.
+    AnsweredOnce(StoredResponse),
     /// The flow is over, and its answer was not kept.
     AnswerNotKept {
         /// The status, if it is known.
@@ -62,6 +64,45 @@ pub enum FlowEnd {
     CredentialChanged,
 }
 
+/// The answer of a flow, for its record and for whoever has run it.
+pub(super) struct FlowAnswer {
+    pub(super) kept: Answer,
+    pub(super) given: FlowEnd,
+}
+
+impl FlowAnswer {
+    /// What is kept of this answer under this policy, and what is given.
+    pub(super) fn new(response: Response<Bytes>, policy: &Policy) -> Self {
+        let (parts, body) = response.into_parts();
+        let fits = body.len() <= policy.response_bytes_max;
+        let location = parts.headers.get(header::LOCATION).cloned();
+        let set_cookie = policy.keep_set_cookie;
+        let stored = StoredResponse::keep(parts.status, &parts.headers, body, set_cookie);
+        if fits {
+            return Self { kept: Answer::Kept(stored.clone()), given: FlowEnd::Answered(stored) };
+        }
+        let kept = Answer::NotKept { status: Some(parts.status), location };
+        Self { kept, given: FlowEnd::AnsweredOnce(stored) }
+    }
+}
+
+impl FlowEnd {
+    /// Whether its answer is in the record, or the fact that there was one.
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Self::Answered(_) | Self::AnsweredOnce(_) | Self::AnswerNotKept { .. } => true,
+            Self::PhaseFailed { .. }
+            | Self::NotSent { .. }
+            | Self::CallToRepeat { .. }
+            | Self::InProgress(_)
+            | Self::Unknown
+            | Self::Held(_)
+            | Self::Mismatch
+            | Self::CredentialChanged => false,
+        }
+    }
+}
+
 impl From<Answer> for FlowEnd {
     fn from(answer: Answer) -> Self {
         match answer {
@@ -75,7 +116,7 @@ impl From<Answer> for FlowEnd {
 /// response's extensions, for the layer around the handler.
 pub(super) fn tell(ended: Result<FlowEnd, StoreError>, policy: &Policy) -> Response<Full<Bytes>> {
     let (refusal, said) = match ended {
-        Ok(FlowEnd::Answered(stored)) => return answer(stored),
+        Ok(FlowEnd::Answered(stored) | FlowEnd::AnsweredOnce(stored)) => return answer(stored),
         Ok(FlowEnd::AnswerNotKept { status, location }) => {
             let refusal =
                 Refusal::ResponseNotStored { original_status: status, original_location: location };

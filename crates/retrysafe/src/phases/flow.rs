@@ -92,7 +92,15 @@ pub(super) struct CallWork {
 /// A call whose content is known, and that is not sent yet.
 pub(super) struct PreparedCall {
     pub(super) digest: RequestDigest,
-    pub(super) send: Box<dyn FnOnce(Call) -> Working<CallEnd<Bytes>> + Send>,
+    pub(super) send: Box<dyn FnOnce(Call) -> Working<SentEnd> + Send>,
+}
+
+/// How a call ended, without its types.
+pub(super) enum SentEnd {
+    /// As the phase says. A result can be read again.
+    Told(CallEnd<Bytes>),
+    /// It was made, and its result could not be read again. This much is known of it.
+    Unreadable(Bytes, PhaseError),
 }
 
 impl<I> Flow<I> {
@@ -144,7 +152,7 @@ where
     pub fn tx<T, F, Fut>(self, name: &'static str, work: F) -> FlowBuilder<I, O::Added>
     where
         O: AddOutput<T>,
-        T: Serialize + Send + 'static,
+        T: Serialize + DeserializeOwned + Send + 'static,
         F: FnOnce(PhaseTx, I, O) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = Result<Next<T>, PhaseError>> + Send + 'static,
     {
@@ -174,7 +182,7 @@ where
     where
         O: AddOutput<T>,
         R: Serialize + Send + 'static,
-        T: Serialize + Send + 'static,
+        T: Serialize + DeserializeOwned + Send + 'static,
         Prepare: Fn(I, O) -> Result<R, PhaseError> + Send + Sync + 'static,
         SendOnce: FnOnce(Call, R) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = Result<CallEnd<T>, PhaseError>> + Send + 'static,
@@ -184,9 +192,8 @@ where
             let request = prepare(input, outputs)?;
             let digest = digest_of(name, &request)?;
             let send = send.clone();
-            let send = move |call| -> Working<CallEnd<Bytes>> {
-                Box::pin(end_as_bytes(send(call, request)))
-            };
+            let send =
+                move |call| -> Working<SentEnd> { Box::pin(end_as_bytes(send(call, request))) };
             Ok(PreparedCall { digest, send: Box::new(send) })
         });
         self.with(name, PhaseWork::Call(CallWork { provider, prepare }))
@@ -247,24 +254,45 @@ fn past<I: DeserializeOwned, O: PastOutputs>(
     Ok((input, O::read_outputs(progress.outputs())?))
 }
 
-async fn next_as_bytes<T: Serialize>(
+async fn next_as_bytes<T: Serialize + DeserializeOwned>(
     working: impl Future<Output = Result<Next<T>, PhaseError>>,
 ) -> Result<Next<Bytes>, PhaseError> {
     Ok(match working.await? {
-        Next::Done(output) => Next::Done(serde_json::to_vec(&output)?.into()),
+        Next::Done(output) => Next::Done(output_as_bytes(&output).map_err(|(_, error)| error)?),
         Next::Respond(response) => Next::Respond(response),
     })
 }
 
-async fn end_as_bytes<T: Serialize>(
+async fn end_as_bytes<T: Serialize + DeserializeOwned>(
     sending: impl Future<Output = Result<CallEnd<T>, PhaseError>>,
-) -> Result<CallEnd<Bytes>, PhaseError> {
-    Ok(match sending.await? {
-        CallEnd::Done(output) => CallEnd::Done(serde_json::to_vec(&output)?.into()),
+) -> Result<SentEnd, PhaseError> {
+    Ok(SentEnd::Told(match sending.await? {
+        CallEnd::Done(output) => match output_as_bytes(&output) {
+            Ok(output) => CallEnd::Done(output),
+            Err((seen, error)) => return Ok(SentEnd::Unreadable(seen, error)),
+        },
         CallEnd::Respond(response) => CallEnd::Respond(response),
         CallEnd::NotSent(error) => CallEnd::NotSent(error),
         CallEnd::Unknown(error) => CallEnd::Unknown(error),
-    })
+    }))
+}
+
+/// An output as a record keeps it, if later phases can read it again: `f64::NAN` is written as `null`, for instance,
+/// and no number can be read from that. Else what there is of it, and why.
+fn output_as_bytes<T: Serialize + DeserializeOwned>(
+    output: &T,
+) -> Result<Bytes, (Bytes, PhaseError)> {
+    let written = match serde_json::to_vec(output) {
+        Ok(written) => Bytes::from(written),
+        Err(error) => return Err((Bytes::new(), error.into())),
+    };
+    match serde_json::from_slice::<T>(&written) {
+        Ok(_) => Ok(written),
+        Err(error) => {
+            let error = format!("the output of this phase cannot be read again: {error}");
+            Err((written, error.into()))
+        }
+    }
 }
 
 /// The digest of a call: its phase, which its key is made of, and the bytes that are sent. A map without an order of its own has

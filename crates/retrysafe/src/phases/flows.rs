@@ -8,29 +8,31 @@ use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
 use retrysafe_core::engine::{Ask, Begun, Engine, Renewal};
-use retrysafe_core::execution::Withdrawing;
 use retrysafe_core::fingerprint::Fingerprint;
-use retrysafe_core::flow::FlowVersion;
+use retrysafe_core::flow::{FlowProgress, FlowVersion};
 use retrysafe_core::record::About;
-use retrysafe_core::scope::Id;
 use retrysafe_core::store::StoreError;
 use retrysafe_core::{Key, Policy, Scope};
 use serde::Serialize;
 use sqlx::PgPool;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
 
 use super::end::{FlowEnd, tell};
 use super::flow::{Flow, FlowCode};
+use super::in_flight::BeginInFlight;
+use super::persist::BackgroundWrites;
 use super::renewal::Renewing;
 use super::runner::{HeldLease, RunEnd, Runner, owned_by_another};
 use crate::layer::{Attempt, BootMoment};
 use crate::stores::postgres::PostgresStore;
+
+/// How many flows the completer has under way in all, those among them that a former round did not wait for any longer.
+const FINISHING_MAX: usize = 32;
 
 /// Runs flows. Clones share everything.
 ///
@@ -42,6 +44,8 @@ pub struct Flows {
     pub(super) codes: Arc<HashMap<FlowVersion, Arc<FlowCode>>>,
     versions: Vec<FlowVersion>,
     owners: Arc<AtomicU64>,
+    /// For those that the completer goes on with.
+    pub(super) finishing: Arc<Semaphore>,
 }
 
 impl Flows {
@@ -50,11 +54,18 @@ impl Flows {
         // Owners are told apart by a random beginning and a count.
         let first = RandomState::new().hash_one(std::process::id());
         let policy = Arc::new(Policy::default());
+        let engine = Engine::new(store);
         Self {
-            runner: Runner { pool, engine: Engine::new(store), policy },
+            runner: Runner {
+                pool,
+                background: BackgroundWrites::new(engine.clone()),
+                engine,
+                policy,
+            },
             codes: Arc::default(),
             versions: Vec::new(),
             owners: Arc::new(AtomicU64::new(first)),
+            finishing: Arc::new(Semaphore::new(FINISHING_MAX)),
         }
     }
 
@@ -83,7 +94,8 @@ impl Flows {
     /// Runs a flow for this key, or goes on with it, or gives its answer. `input` counts for the first run
     /// alone; whoever goes on works on the input that was committed then. [`Flow::fingerprint`] makes a fingerprint.
     ///
-    /// Dropped, it leaves everything as a crash would. The next run goes on when the lease is over.
+    /// Dropped, it leaves everything as a crash would: the next run goes on when the lease is over. Dropped during its begin, it
+    /// ends its lease in the background. The flow may have started by then; if nobody runs it again, the completer does.
     ///
     /// # Errors
     ///
@@ -110,13 +122,26 @@ impl Flows {
             owner: self.next_owner(),
             request_id: None,
         };
-        match self.begin(&ask).await? {
-            Ok(held) => {
-                let _renewing = self.renew(&held);
-                self.go_on(flow, held, input).await
+        let bytes = serde_json::to_vec(input);
+        let start = bytes.as_ref().ok().and_then(|bytes| {
+            FlowProgress::started(flow.version().clone(), Bytes::copy_from_slice(bytes))
+        });
+        let in_flight = BeginInFlight::new(&self.runner, ask.id(), ask.owner);
+        let held = match self.begin(&ask, start.as_ref()).await {
+            Ok(Ok(held)) => held,
+            Ok(Err(end)) => {
+                in_flight.stands();
+                return Ok(end);
             }
-            Err(end) => Ok(end),
-        }
+            Err(error) => {
+                if !error.may_have_applied() {
+                    in_flight.stands();
+                }
+                return Err(error);
+            }
+        };
+        let _renewing = self.renew(&held);
+        self.go_on(flow, held, bytes, Some(in_flight)).await
     }
 
     /// Runs a flow for a request that the layer around the handler has begun, or goes on with it. The layer must
@@ -140,44 +165,67 @@ impl Flows {
                 if let Some(ttl) = attempt.ttl() {
                     lease.set_ttl(ttl);
                 }
-                self.go_on(flow, HeldLease { lease, asked_at }, input).await
+                let held = HeldLease { lease, asked_at };
+                self.go_on(flow, held, serde_json::to_vec(input), None).await
             }
             Ok(None) => Ok(owned_by_another()),
             Err(error) => Err(error),
         };
+        if ended.as_ref().is_ok_and(FlowEnd::is_over) {
+            attempt.flow_is_over();
+        }
         tell(ended, &self.runner.policy)
     }
 
     /// Starts a flow, or goes on with the one that the record has.
-    async fn go_on<I: Serialize>(&self, flow: &Flow<I>, held: HeldLease, input: &I) -> RunEnd {
+    async fn go_on<I>(
+        &self,
+        flow: &Flow<I>,
+        held: HeldLease,
+        input: serde_json::Result<Vec<u8>>,
+        in_flight: Option<BeginInFlight<'_>>,
+    ) -> RunEnd {
         let has_begun = held.lease.flow().map(|progress| progress.flow().clone());
         let version = has_begun.as_ref().unwrap_or(flow.version());
         let Some(code) = self.codes.get(version) else {
             let error = format!("register it with `Flows::with`: {version:?}").into();
             self.runner.give_back(held, "unregistered", error).await?;
+            if let Some(in_flight) = in_flight {
+                in_flight.stands();
+            }
             return Ok(FlowEnd::Held(version.clone()));
         };
         if has_begun.is_some() {
-            self.runner.resume(code, held).await
-        } else {
-            self.runner.start(code, held, serde_json::to_vec(input)).await
+            if let Some(in_flight) = in_flight {
+                in_flight.stands();
+            }
+            if held.lease.attempt() == 1 {
+                return self.runner.run_phases(code, held).await;
+            }
+            return self.runner.resume(code, held).await;
+        }
+        let started = self.runner.start(code, held, input).await;
+        // A start that could not be written is taken back together with its begin.
+        if let (Ok(_) | Err(Ok(_)), Some(in_flight)) = (&started, in_flight) {
+            in_flight.stands();
+        }
+        match started {
+            Ok(held) => self.runner.run_phases(code, held).await,
+            Err(end) => end,
         }
     }
 
-    /// Asks for the right to run a flow, or for its end.
+    /// Asks for the right to run a flow, or for its end. A record that is new has this start from its first moment on.
     pub(super) async fn begin(
         &self,
         ask: &Ask<'_, Fingerprint>,
+        start: Option<&FlowProgress>,
     ) -> Result<Result<HeldLease, FlowEnd>, StoreError> {
         let asked_at = BootMoment::now();
-        let begun = match self.runner.engine.begin_flow(ask, &self.versions).await {
-            Ok(begun) => begun,
-            Err(error) => {
-                if error.may_have_applied() {
-                    self.withdraw(ask.id(), ask.owner);
-                }
-                return Err(error);
-            }
+        let engine = &self.runner.engine;
+        let begun = match start {
+            Some(start) => engine.begin_started(ask, &self.versions, start).await?,
+            None => engine.begin_flow(ask, &self.versions).await?,
         };
         Ok(Err(match begun {
             Begun::Execute(lease) => return Ok(Ok(HeldLease { lease, asked_at })),
@@ -188,26 +236,6 @@ impl Flows {
             Begun::CredentialChanged => FlowEnd::CredentialChanged,
             Begun::Unknown(_) => FlowEnd::Unknown,
         }))
-    }
-
-    /// Takes back a begin that may have been applied, so that its key is not stuck. Nobody waits for it.
-    fn withdraw(&self, id: Id, owner: u64) {
-        let runner = self.runner.clone();
-        tokio::spawn(async move {
-            let since = Instant::now();
-            let mut withdrawing = Withdrawing::new(&runner.policy, Duration::ZERO);
-            loop {
-                let pause = match runner.engine.withdraw(id, owner).await {
-                    Ok(true) => return,
-                    Ok(false) => withdrawing.found_nothing(since.elapsed()),
-                    Err(_) => withdrawing.failed(since.elapsed()),
-                };
-                match pause {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    None => return,
-                }
-            }
-        });
     }
 
     pub(super) fn renew(&self, held: &HeldLease) -> Renewing {

@@ -34,7 +34,7 @@
 //!     // A transaction. Its writes, its output and the recovery point are one commit.
 //!     .tx("ride_created", async |mut tx, request: RideRequest, ()| {
 //!         let insert = sqlx::query_scalar("INSERT INTO ride (place) VALUES ($1) RETURNING id");
-//!         let ride: i64 = insert.bind(request.from).fetch_one(&mut **tx).await?;
+//!         let ride: i64 = insert.bind(request.from).fetch_one(&mut *tx).await?;
 //!         Ok(Next::Done(ride))
 //!     })
 //!     // One call, and no transaction in reach. First: what is sent.
@@ -51,7 +51,7 @@
 //!     // The last phase answers, and its commit makes the answer durable.
 //!     .respond("ride_booked", async |mut tx, _, (ride, charge)| {
 //!         let update = sqlx::query("UPDATE ride SET charge = $2 WHERE id = $1");
-//!         update.bind(ride).bind(&charge).execute(&mut **tx).await?;
+//!         update.bind(ride).bind(&charge).execute(&mut *tx).await?;
 //!         Ok(Response::builder().status(201).body(Bytes::from(format!("ride {ride}")))?)
 //!     })?;
 //!
@@ -97,7 +97,9 @@ mod drive;
 mod end;
 mod flow;
 mod flows;
+mod in_flight;
 mod outputs;
+mod persist;
 mod provider;
 mod renewal;
 mod runner;

@@ -6,8 +6,6 @@ use bytes::Bytes;
 use http::Response;
 use retrysafe_core::Policy;
 use retrysafe_core::machine::flows::KeyMemory;
-use retrysafe_core::scope::Id;
-use sha2::{Digest as _, Sha256};
 
 use super::PhaseError;
 
@@ -21,15 +19,12 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// passed, so that two thirds are left for the call and for what comes before it.
 const DEADLINES_PER_LEASE: u32 = 3;
 
-/// How many bytes of a digest make a downstream key: 128 bits, in 32 characters. There are providers
-/// that take no more than 36.
-const KEY_BYTES: usize = 16;
-
 /// What is known of whoever is called: whether it takes our key, and for how long it remembers it.
 ///
 /// Read it in the provider's documents, and declare less rather than more. Within that time a call whose
 /// answer was lost is sent once more, with the same key and the same content. After it nobody sends it
-/// again, and its record is unknown.
+/// again, and its record is unknown. The time counts for calls that are sent first from then on. A
+/// provider that is declared anew to take no key is not sent a call again that was sent before.
 ///
 /// ```
 /// use std::time::Duration;
@@ -147,31 +142,11 @@ impl<T> CallEnd<T> {
     }
 }
 
-/// The key of a record's call in this phase.
-pub(super) fn downstream_key(record: Id, phase: &str) -> Box<str> {
-    let digest = Sha256::new()
-        .chain_update(b"retrysafe call\0")
-        .chain_update(record.as_bytes())
-        .chain_update(phase.as_bytes())
-        .finalize();
-    let hex = digest.iter().take(KEY_BYTES).map(|byte| format!("{byte:02x}"));
-    hex.collect::<String>().into_boxed_str()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(60 * 60);
-
-    #[test]
-    fn a_downstream_key_is_of_one_call_of_one_record() {
-        let key = |record: u8, phase: &str| downstream_key(Id::from_bytes([record; 32]), phase);
-        assert_eq!(key(1, "charge"), key(1, "charge"));
-        assert_ne!(key(1, "charge"), key(2, "charge"));
-        assert_ne!(key(1, "charge"), key(1, "refund"));
-        assert_eq!(key(1, "charge").len(), 32);
-    }
 
     #[test]
     fn a_call_is_repeated_for_less_time_than_its_key_is_remembered() {

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use retrysafe_core::engine::{Advanced, Lease, Settled};
 use retrysafe_core::flow::RecoveryPoint;
 use retrysafe_core::machine::flows::FlowStep;
@@ -17,15 +18,17 @@ use retrysafe_core::store::StoreError;
 use retrysafe_core::wire::ASK_AGAIN_SOON;
 use retrysafe_core::{Engine, Policy};
 use sqlx::PgPool;
+use tokio::time::Instant;
 
 use super::PhaseError;
 use super::end::FlowEnd;
+use super::persist::{BackgroundWrites, Unwritten};
 use crate::layer::BootMoment;
 use crate::stores::postgres::PostgresStore;
 
-/// How often a write whose answer was lost is made again. With the pauses this is five to ten seconds: as
-/// long as a fail-over should take, and well inside a lease.
-const WRITES_MAX: u32 = 14;
+/// For how long a write whose answer was lost is made again: as long as a fail-over should take, and well inside a
+/// lease.
+const WRITE_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The first pause between two tries; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -39,6 +42,7 @@ pub(super) struct Runner {
     pub(super) pool: PgPool,
     pub(super) engine: Engine<PostgresStore>,
     pub(super) policy: Arc<Policy>,
+    pub(super) background: BackgroundWrites,
 }
 
 /// A lease that is held, and since when what it shows is known.
@@ -47,6 +51,28 @@ pub(super) struct HeldLease {
     pub(super) lease: Lease,
     /// Before the store was asked for what the lease shows.
     pub(super) asked_at: BootMoment,
+}
+
+/// The tries of one write.
+struct WriteTries {
+    tried: u32,
+    since: Instant,
+}
+
+impl WriteTries {
+    fn begin() -> Self {
+        Self { tried: 0, since: Instant::now() }
+    }
+
+    /// Waits before another try. False if there is none.
+    async fn wait(&mut self) -> bool {
+        self.tried += 1;
+        if self.since.elapsed() >= WRITE_PATIENCE {
+            return false;
+        }
+        pause_before(self.tried).await;
+        true
+    }
 }
 
 /// How a run ended.
@@ -71,7 +97,7 @@ impl Runner {
         step: &FlowStep,
     ) -> AfterPhase {
         let mut lease = held.lease;
-        let mut tried = 0;
+        let mut tries = WriteTries::begin();
         loop {
             let asked_at = BootMoment::now();
             match self.engine.advance(lease, step).await {
@@ -83,13 +109,31 @@ impl Runner {
                 }
                 Err(unadvanced) => {
                     lease = unadvanced.lease;
-                    tried += 1;
-                    if tried == WRITES_MAX {
+                    if !tries.wait().await {
+                        self.go_on_without_caller(lease, step);
                         return Err(Err(unadvanced.error));
                     }
-                    pause_before(tried).await;
                 }
             }
+        }
+    }
+
+    /// Writes on in the background.
+    pub(super) fn write_on(&self, unwritten: Unwritten) {
+        self.background.write_on(&self.policy, unwritten);
+    }
+
+    /// Nobody waits for this step any more. What must not be lost of it is written on.
+    fn go_on_without_caller(&self, lease: Lease, step: &FlowStep) {
+        match step {
+            FlowStep::Call { phase, .. } => {
+                self.write_on(Unwritten::Mark { held: lease.renewal(), phase: *phase });
+            }
+            FlowStep::CallResult { .. } => {
+                self.write_on(Unwritten::CallResult { lease, step: step.clone() });
+            }
+            // A start is taken back by whoever has begun it, and a transaction is there or is not.
+            FlowStep::Start { .. } | FlowStep::Commit { .. } => {}
         }
     }
 
@@ -99,17 +143,19 @@ impl Runner {
         mut lease: Lease,
         outcome: &Outcome,
     ) -> Result<Settled, StoreError> {
-        let mut tried = 0;
+        let mut tries = WriteTries::begin();
         loop {
             match self.engine.settle(lease, outcome).await {
                 Ok(settled) => return Ok(settled),
                 Err(unsettled) => {
                     lease = unsettled.lease;
-                    tried += 1;
-                    if tried == WRITES_MAX {
+                    if !tries.wait().await {
+                        if let Outcome::Completed(_) = outcome {
+                            let outcome = outcome.clone();
+                            self.write_on(Unwritten::Answer { lease, outcome });
+                        }
                         return Err(unsettled.error);
                     }
-                    pause_before(tried).await;
                 }
             }
         }
@@ -135,20 +181,40 @@ impl Runner {
 
     /// A call was about to be made, and none of its bytes has left since this lease was granted.
     pub(super) async fn call_not_sent(&self, mut lease: Lease, phase: u16) {
-        let mut tried = 0;
+        let mut tries = WriteTries::begin();
         loop {
             match self.engine.call_not_sent(lease, phase).await {
                 // Refused, it is somebody else's by now, and none of this owner's business.
                 Ok(_) => return,
                 Err(unsettled) => {
                     lease = unsettled.lease;
-                    tried += 1;
-                    if tried == WRITES_MAX {
+                    if !tries.wait().await {
                         let error = unsettled.error;
                         tracing::warn!(target: "retrysafe", phase, %error, "lease_not_given_back");
-                        return;
+                        return self.write_on(Unwritten::Mark { held: lease.renewal(), phase });
                     }
-                    pause_before(tried).await;
+                }
+            }
+        }
+    }
+
+    /// A call was made, and its result cannot be the output of its phase. That it was made must not be lost.
+    pub(super) async fn result_not_kept(
+        &self,
+        mut lease: Lease,
+        result: &Bytes,
+    ) -> Result<Settled, StoreError> {
+        let mut tries = WriteTries::begin();
+        loop {
+            match self.engine.result_not_kept(lease, result).await {
+                Ok(settled) => return Ok(settled),
+                Err(unsettled) => {
+                    lease = unsettled.lease;
+                    if !tries.wait().await {
+                        let result = result.clone();
+                        self.write_on(Unwritten::ResultNotKept { lease, result });
+                        return Err(unsettled.error);
+                    }
                 }
             }
         }
@@ -161,7 +227,7 @@ impl Runner {
         let id = held.lease.id();
         let fence = held.lease.fence();
         let mut lease = held.lease;
-        let mut tried = 0;
+        let mut tries = WriteTries::begin();
         loop {
             let asked_at = BootMoment::now();
             match self.engine.read_back(lease).await {
@@ -169,11 +235,9 @@ impl Runner {
                 Ok(None) => return Err(self.what_holds(id, fence).await),
                 Err(unsettled) => {
                     lease = unsettled.lease;
-                    tried += 1;
-                    if tried == WRITES_MAX {
+                    if !tries.wait().await {
                         return Err(Err(unsettled.error));
                     }
-                    pause_before(tried).await;
                 }
             }
         }

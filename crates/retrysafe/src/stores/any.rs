@@ -23,6 +23,7 @@ use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError, Swapped,
+    Voucher,
 };
 
 #[cfg(feature = "disk")]
@@ -222,6 +223,21 @@ impl fmt::Display for StoreUrl {
 }
 
 impl AnyStore {
+    /// The database in which effects can be staged; none if this store has no outbox.
+    #[cfg(feature = "outbox")]
+    pub fn outbox(&self) -> Option<&PostgresStore> {
+        match self {
+            Self::Memory(_) => None,
+            #[cfg(feature = "disk")]
+            Self::Disk(_) => None,
+            Self::Postgres(store) => Some(store),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => None,
+            #[cfg(feature = "redis")]
+            Self::Tiered(store) => Some(store.decides()),
+        }
+    }
+
     /// Opens the store that a URL names. The thread is blocked while a disk store is read.
     ///
     /// # Errors
@@ -343,6 +359,24 @@ impl std::error::Error for AnyError {
     }
 }
 
+/// The same call to whichever store it is, and its answer. Whoever waits for an answer is as large as the largest store's way
+/// to it, so the ways over a network are in a box.
+macro_rules! ask_whichever {
+    ($any:ident, $store:ident => $call:expr) => {
+        match $any {
+            Self::Memory($store) => $call.await,
+            #[cfg(feature = "disk")]
+            Self::Disk($store) => $call.await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres($store) => Box::pin($call).await,
+            #[cfg(feature = "redis")]
+            Self::Redis($store) => Box::pin($call).await,
+            #[cfg(all(feature = "postgres", feature = "redis"))]
+            Self::Tiered($store) => Box::pin($call).await,
+        }
+    };
+}
+
 /// The same call to whichever store it is.
 macro_rules! whichever {
     ($any:ident, $store:ident => $call:expr) => {
@@ -362,43 +396,47 @@ macro_rules! whichever {
 
 impl Store for AnyStore {
     async fn insert(&self, first: First) -> Result<Stamped<Inserted>, StoreError> {
-        whichever!(self, store => store.insert(first).await)
+        ask_whichever!(self, store => store.insert(first))
     }
 
     async fn load(&self, id: Id) -> Result<Stamped<Option<Record>>, StoreError> {
-        whichever!(self, store => store.load(id).await)
+        ask_whichever!(self, store => store.load(id))
     }
 
     async fn load_unless(&self, id: Id, version: u64) -> Result<Stamped<LoadedUnless>, StoreError> {
-        whichever!(self, store => store.load_unless(id, version).await)
+        ask_whichever!(self, store => store.load_unless(id, version))
     }
 
     fn change_hint(&self, id: Id) -> Option<ChangeHint> {
         whichever!(self, store => store.change_hint(id))
     }
 
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        whichever!(self, store => store.voucher())
+    }
+
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
-        whichever!(self, store => store.swap(from, write).await)
+        ask_whichever!(self, store => store.swap(from, write))
     }
 
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        whichever!(self, store => store.scan(query).await)
+        ask_whichever!(self, store => store.scan(query))
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
-        whichever!(self, store => store.reap(limit).await)
+        ask_whichever!(self, store => store.reap(limit))
     }
 
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
-        whichever!(self, store => store.probe().await)
+        ask_whichever!(self, store => store.probe())
     }
 
     async fn latest(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
-        whichever!(self, store => store.latest(query).await)
+        ask_whichever!(self, store => store.latest(query))
     }
 
     async fn census(&self) -> Result<Stamped<Census>, StoreError> {
-        whichever!(self, store => store.census().await)
+        ask_whichever!(self, store => store.census())
     }
 }
 

@@ -17,7 +17,7 @@
 //! operators. Neither sweep nor reap ever looks at a record that is not due. The number of records is bounded, and nothing is evicted: a record that
 //! was dropped to make room would let its request run again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,12 +28,13 @@ use retrysafe_core::record::{Answer, First, Moment, Record, State, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Census, ChangeHint, Cursor, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError,
-    StoreErrorKind, Swapped,
+    StoreErrorKind, Swapped, Voucher,
 };
 use retrysafe_core::time::Time;
 
 use super::clock::Clock;
 use super::watchers::Watchers;
+use crate::id_map::IdMap;
 
 /// How many records a store holds unless told otherwise: about half a gigabyte of small answers.
 pub const RECORDS_MAX: usize = 1_000_000;
@@ -68,7 +69,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Shard {
-    records: HashMap<Id, Kept>,
+    records: IdMap<Kept>,
     /// The records by birth: the version with which each was inserted.
     births: BTreeMap<u64, Id>,
     /// Births by the end of the lease, of records in progress.
@@ -233,6 +234,10 @@ impl Store for MemoryStore {
         Some(self.watchers.hint(id))
     }
 
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        Some(self)
+    }
+
     async fn probe(&self) -> Result<Stamped<()>, StoreError> {
         if self.len() >= self.records_max {
             return Err(StoreError::not_applied(StoreErrorKind::Full));
@@ -291,6 +296,18 @@ impl Store for MemoryStore {
         }
         census.bytes = Some(bytes as u64);
         Ok(Stamped { now: self.clock.now(), value: census })
+    }
+}
+
+impl Voucher for MemoryStore {
+    fn vouch(&self, id: Id, version: u64) -> Option<Time> {
+        let shard = self.shard(&id);
+        let is_current = shard.records.get(&id).is_some_and(|kept| kept.record.version == version);
+        is_current.then(|| self.clock.now())
+    }
+
+    fn at_hand(&self, id: Id) -> Option<Record> {
+        self.shard(&id).records.get(&id).map(|kept| (*kept.record).clone())
     }
 }
 
@@ -495,6 +512,7 @@ mod tests {
             lease: TTL,
             owner: 1,
             request_id: None,
+            flow: None,
         }
     }
 

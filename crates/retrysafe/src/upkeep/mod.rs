@@ -20,8 +20,11 @@
 //! # }
 //! ```
 
+mod ask;
 mod limited;
+mod question;
 mod reconciler;
+mod rounds;
 
 use std::any::Any;
 use std::fmt;
@@ -37,8 +40,12 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
+pub use crate::schedule::{LOOKUPS_MAX, LookupPauses, PausesError, Schedule};
+use ask::AskAbout;
+pub use ask::Asker;
 use limited::TimeLimited;
-pub use reconciler::{Lookup, Reconciled, Reconciler, Reconciliation, Schedule, dead_letters};
+pub use reconciler::{Lookup, LookupAnswer, Reconciler};
+pub use rounds::{AskedNow, LookupNow, Reconciled, Reconciliation, dead_letters};
 
 /// How often ended leases are looked for, unless set otherwise. A caller learns of one anyway, as
 /// soon as it asks; the sweeper is for those who never ask again.
@@ -62,7 +69,13 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Round = Arc<dyn Fn() -> Work + Send + Sync>;
-type NewRound<S> = Box<dyn FnOnce(Arc<Engine<TimeLimited<S>>>) -> Round + Send + Sync>;
+type NewRound<S> = Box<dyn FnOnce(Arc<Engine<TimeLimited<S>>>) -> NewTask + Send + Sync>;
+
+/// A further task as it is started: its rounds, and whom to ask out of turn.
+struct NewTask {
+    round: Round,
+    asked: Option<Arc<dyn AskAbout>>,
+}
 
 /// The tasks that keep a store tidy, before they are started.
 ///
@@ -98,6 +111,7 @@ struct FurtherTask<S> {
 pub struct Tending {
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
+    asker: Asker,
 }
 
 impl<S: Store> Upkeep<S> {
@@ -139,14 +153,16 @@ impl<S: Store> Upkeep<S> {
         let pause = schedule.look_every;
         let new_round: NewRound<S> = Box::new(move |engine| {
             let rounds = Arc::new(Reconciliation::new(engine, reconciler, schedule));
-            Arc::new(move || {
+            let asked: Arc<dyn AskAbout> = Arc::clone(&rounds) as _;
+            let round: Round = Arc::new(move || {
                 let rounds = Arc::clone(&rounds);
                 Box::pin(async move {
                     if let Err(error) = rounds.round().await {
                         tracing::warn!(target: "retrysafe", %error, "reconcile_failed");
                     }
                 })
-            })
+            });
+            NewTask { round, asked: Some(asked) }
         });
         self.further.push(FurtherTask { name: "reconcile", pause, new_round });
         self
@@ -159,16 +175,41 @@ impl<S: Store> Upkeep<S> {
     pub fn complete(mut self, flows: crate::phases::Flows, pause: Duration) -> Self {
         // Flows have a store of their own: that of their database.
         let new_round: NewRound<S> = Box::new(move |_| {
-            Arc::new(move || {
+            let round: Round = Arc::new(move || {
                 let flows = flows.clone();
                 Box::pin(async move {
                     if let Err(error) = flows.complete().await {
                         tracing::warn!(target: "retrysafe", %error, "complete_failed");
                     }
                 })
-            })
+            });
+            NewTask { round, asked: None }
         });
         self.further.push(FurtherTask { name: "complete", pause, new_round });
+        self
+    }
+
+    /// Judges the webhooks that had to wait, ends those whose time is over, and forgets old ones, at this pace.
+    #[cfg(feature = "webhooks")]
+    #[must_use]
+    pub fn webhooks<W: Store>(
+        mut self,
+        webhooks: crate::webhooks::Webhooks<W>,
+        pause: Duration,
+    ) -> Self {
+        // Webhooks have a store of their own, with an inbox.
+        let new_round: NewRound<S> = Box::new(move |_| {
+            let round: Round = Arc::new(move || {
+                let webhooks = webhooks.clone();
+                Box::pin(async move {
+                    if let Err(error) = webhooks.round().await {
+                        tracing::warn!(target: "retrysafe", %error, "webhooks_failed");
+                    }
+                })
+            });
+            NewTask { round, asked: None }
+        });
+        self.further.push(FurtherTask { name: "webhooks", pause, new_round });
         self
     }
 
@@ -185,20 +226,28 @@ impl<S: Store> Upkeep<S> {
             tokio::spawn(repeat("sweep", self.sweep_every, sweep, stopped.clone())),
             tokio::spawn(repeat("reap", self.reap_every, reap, stopped.clone())),
         ];
+        let mut asker = Asker::default();
         for FurtherTask { name, pause, new_round } in self.further {
-            let round = new_round(Arc::clone(&engine));
+            let NewTask { round, asked } = new_round(Arc::clone(&engine));
+            asker.add(asked);
             tasks.push(tokio::spawn(repeat(name, pause, round, stopped.clone())));
         }
-        Tending { stop, tasks }
+        Tending { stop, tasks, asker }
     }
 }
 
 impl Tending {
+    /// Whom to ask about a record out of turn. It goes on working after the tasks have ended.
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+
     /// Ends the tasks at once: a round under way is cut off where it waits, and a lookup with it.
     /// A write that was under way may have been applied, as after a crash. The next process finds
     /// the rest.
     pub async fn stop(self) {
-        let Self { stop, tasks } = self;
+        let Self { stop, tasks, asker } = self;
+        drop(asker);
         // Without receivers all have ended already.
         let _ = stop.send(true);
         for task in tasks {

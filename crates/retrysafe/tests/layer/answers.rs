@@ -192,7 +192,8 @@ async fn retrying_or_guessing_too_fast_is_429_before_the_store_is_asked() {
             }
         }
         assert!(refused > 0);
-        assert_eq!(stage.store.inserts(), 12 - refused);
+        // Of one key, all but the first two are answered from what is at hand.
+        assert_eq!(stage.store.inserts(), if guess { 12 - refused } else { 2 });
     }
 }
 

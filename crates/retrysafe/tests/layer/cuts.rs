@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use retrysafe::layer::IdempotencyLayer;
 use retrysafe::stores::memory::MemoryStore;
@@ -35,6 +35,55 @@ impl Wire {
         (client, tokio::spawn(async move { drop(connection.await) }))
     }
 
+    /// The same in HTTP/2.
+    fn connect_http2(&self) -> (DuplexStream, JoinHandle<()>) {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let router = shelves(&self.shop).layer(self.layer.clone());
+        let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(server), TowerToHyperService::new(router));
+        (client, tokio::spawn(async move { drop(connection.await) }))
+    }
+
+    /// Sends a request in HTTP/2 whose body ends like this, waits until the server has read it, and is gone.
+    async fn send_http2(&self, length: Option<&str>, body: &[u8], ending: Ending) {
+        let (mut client, server) = self.connect_http2();
+        let mut fields = vec![
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "shop.example"),
+            (":path", "/pay"),
+            ("idempotency-key", "\"k-1\""),
+            ("content-type", "application/json"),
+        ];
+        fields.extend(length.map(|length| ("content-length", length)));
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(SETTINGS, 0, 0, &[]));
+        let head: Vec<u8> = fields.iter().flat_map(|(name, value)| literal(name, value)).collect();
+        bytes.extend(frame(HEADERS, END_HEADERS, 1, &head));
+        match ending {
+            Ending::Flag => bytes.extend(frame(DATA, END_STREAM, 1, body)),
+            Ending::ResetWithoutError => {
+                bytes.extend(frame(DATA, 0, 1, body));
+                bytes.extend(frame(RST_STREAM, 0, 1, &[0; 4]));
+            }
+        }
+        bytes.extend(frame(PING, 0, 0, b"are read"));
+        client.write_all(&bytes).await.unwrap();
+        let acknowledged = frame(PING, ACK, 0, b"are read");
+        let mut heard = Vec::new();
+        while !heard.windows(acknowledged.len()).any(|part| part == acknowledged) {
+            let mut byte = [0];
+            must("the ping is answered", client.read_exact(&mut byte)).await.unwrap();
+            heard.extend_from_slice(&byte);
+        }
+        if ending == Ending::Flag {
+            self.shop.began(1).await;
+        }
+        drop(client);
+        must("the server notices", server).await.unwrap();
+        self.layer.drain().wait(PATIENCE).await.unwrap();
+    }
+
     /// Sends the request, reads this much of the answer, and is gone.
     async fn cut(&self, sent: usize, read: usize) -> Vec<u8> {
         let (mut client, server) = self.connect();
@@ -59,6 +108,59 @@ impl Wire {
             answer.extend_from_slice(&byte);
         }
         String::from_utf8(answer).unwrap()
+    }
+}
+
+/// How a body ends in HTTP/2.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Flag,
+    /// "No error" is what the frame says. It is no end.
+    ResetWithoutError,
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// A field as HPACK's literal that is not indexed. Names and values are short.
+fn literal(name: &str, value: &str) -> Vec<u8> {
+    let mut field = vec![0];
+    for text in [name, value] {
+        field.push(u8::try_from(text.len()).unwrap());
+        field.extend_from_slice(text.as_bytes());
+    }
+    field
+}
+
+/// The story: a caller that gives up resets its stream, and "no error" is the code that some libraries send. The part of the body that had
+/// arrived was executed as if it were the whole, and the retry with the whole one was refused.
+#[tokio::test]
+async fn a_body_that_http2_resets_without_error_is_not_whole() {
+    for length in [Some("14"), None] {
+        let wire = Wire::new();
+        wire.send_http2(length, b"{\"amount\":1", Ending::ResetWithoutError).await;
+        assert_eq!((wire.store.len(), wire.shop.runs()), (0, 0), "{length:?}");
+        let answer = wire.whole().await;
+        assert!(answer.ends_with("paid 1 for 14 bytes"), "{length:?}: {answer}");
+        // The same frames with an end run.
+        let wire = Wire::new();
+        wire.send_http2(length, b"{\"amount\":100}", Ending::Flag).await;
+        assert_eq!((wire.store.len(), wire.shop.runs()), (1, 1), "{length:?}");
     }
 }
 

@@ -1,12 +1,18 @@
 //! What is seen in observe mode, and what is reported in any?
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::task::{Context, Poll};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use http::Request;
+use http_body_util::BodyExt as _;
 use metrics_exporter_prometheus::PrometheusBuilder;
+use retrysafe::layer::IdempotencyLayer;
+use retrysafe::stores::memory::MemoryStore;
 use retrysafe_core::policy::{KeyRule, Mode, Policy};
+use tower::{Layer as _, ServiceExt as _};
 
 use crate::stage::{Stage, Then, pieces};
 
@@ -24,8 +30,17 @@ impl Write for Log {
     }
 }
 
+/// Takes everything, and writes it nowhere. With one subscriber alone, whoever meets an event first decides for all threads whether it is
+/// told; a test beside this one has none.
+static SECOND_SUBSCRIBER: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+    let everything = tracing_subscriber::filter::LevelFilter::TRACE;
+    let sink = tracing_subscriber::fmt().with_max_level(everything).with_writer(std::io::sink);
+    tracing::Dispatch::new(sink.finish())
+});
+
 /// Plays a scene on one thread, and returns what it reported: metrics and log.
 fn reported<F: Future<Output = ()>>(scene: impl FnOnce() -> F) -> (String, String) {
+    LazyLock::force(&SECOND_SUBSCRIBER);
     let recorder = PrometheusBuilder::new().build_recorder();
     let metrics = recorder.handle();
     let log = Log::default();
@@ -78,6 +93,51 @@ fn observing_blocks_and_replays_nothing_and_counts_what_it_saw() {
         r#"retrysafe_observed_total{route="/echo",finding="request_too_large"} 2"#,
     ] {
         counts(&metrics, line);
+    }
+}
+
+/// A part of a body was taken for the request, and its whole retry for another one.
+#[test]
+fn observing_does_not_take_a_part_for_the_whole() {
+    let (metrics, _) = reported(|| async {
+        let policy = Policy { mode: Mode::Observe, ..Policy::default() };
+        let layer = IdempotencyLayer::new(MemoryStore::default()).policy(policy);
+        let echo = tower::service_fn(async |request: Request<Body>| {
+            Ok::<_, std::convert::Infallible>(http::Response::new(request.into_body()))
+        });
+        for (body, echoed) in [
+            (Body::new(CutBody(Some("0123".into()))), "0123"),
+            (Body::from("01234567"), "01234567"),
+        ] {
+            let request = Request::post("/echo")
+                .header("idempotency-key", "k")
+                .header("authorization", "Bearer a")
+                .body(body);
+            let Ok(answer) = layer.layer(echo).oneshot(request.unwrap()).await;
+            let read = answer.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(read, echoed, "passed on as it came");
+        }
+    });
+    assert!(metrics.contains(r#"finding="request_broken"} 1"#), "{metrics}");
+    assert!(!metrics.contains(r#"finding="mismatch""#), "{metrics}");
+}
+
+/// A body that ends four bytes before the length that it has promised.
+struct CutBody(Option<Bytes>);
+
+impl http_body::Body for CutBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(4 + self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
     }
 }
 

@@ -12,7 +12,7 @@ use axum::response::Response;
 use axum::routing::post;
 use http::Request;
 use retrysafe::layer::{IdempotencyLayer, Limits};
-use retrysafe::stores::clock::Clock;
+use retrysafe::stores::clock::{Clock, Hand};
 use retrysafe::stores::memory::MemoryStore;
 use retrysafe_core::policy::{Mode, OnStoreError, Policy};
 use retrysafe_core::store::StoreErrorKind;
@@ -31,6 +31,18 @@ fn request() -> Request<Body> {
 
 fn store() -> Arc<Faulty> {
     Faulty::new(MemoryStore::default())
+}
+
+/// A short lease, so that renewals come soon.
+const SHORT_LEASE: Duration = Duration::from_millis(300);
+
+/// Waits for five renewals, and lets a third of the lease pass after each: more than one lease in all.
+/// The store's clock is turned by hand, so that a machine that stalls ends no lease.
+async fn renewed_past_the_first_lease(store: &Faulty, hand: &Hand) {
+    for renewals in 1..=5 {
+        store.asked(1, renewals).await;
+        hand.advance(SHORT_LEASE / 3);
+    }
 }
 
 /// The status, the problem's code, and whether it is a replay.
@@ -58,10 +70,11 @@ fn unavailable() -> (u16, String, bool) {
 /// task, was never polled, and the request became unknown while it ran.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_uses_up_its_budget_keeps_its_lease() {
-    let store = store();
+    let (clock, hand) = Clock::manual(Time::from_ms(1_800_000_000_000));
+    let store = Faulty::new(MemoryStore::with_clock(clock));
     let is_over = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_over);
-    let policy = Policy { lease: Duration::from_millis(300), ..Policy::default() };
+    let policy = Policy { lease: SHORT_LEASE, ..Policy::default() };
     let busy = move || async move {
         while !seen.load(Ordering::Acquire) {
             tokio::task::consume_budget().await;
@@ -70,8 +83,7 @@ async fn a_handler_that_uses_up_its_budget_keeps_its_lease() {
     let layer = IdempotencyLayer::new(Arc::clone(&store)).policy(policy);
     let app = Router::new().route("/x", post(busy)).layer(layer);
     let first = tokio::spawn(app.clone().oneshot(request()));
-    // Five renewals: more than one lease.
-    store.asked(1, 5).await;
+    renewed_past_the_first_lease(&store, &hand).await;
     assert_eq!(ask(&app).await, in_progress());
     is_over.store(true, Ordering::Release);
     assert_eq!(told(first.await.unwrap().unwrap()).await.0, 200);
@@ -81,15 +93,16 @@ async fn a_handler_that_uses_up_its_budget_keeps_its_lease() {
 /// has another thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
-    let store = store();
+    let (clock, hand) = Clock::manual(Time::from_ms(1_800_000_000_000));
+    let store = Faulty::new(MemoryStore::with_clock(clock));
     let (go, gate) = mpsc::channel::<()>();
     let gate = Arc::new(std::sync::Mutex::new(gate));
-    let policy = Policy { lease: Duration::from_millis(300), ..Policy::default() };
+    let policy = Policy { lease: SHORT_LEASE, ..Policy::default() };
     let blocking = move || async move { gate.lock().unwrap().recv().unwrap() };
     let layer = IdempotencyLayer::new(Arc::clone(&store)).policy(policy);
     let app = Router::new().route("/x", post(blocking)).layer(layer);
     let first = tokio::spawn(app.clone().oneshot(request()));
-    store.asked(1, 5).await;
+    renewed_past_the_first_lease(&store, &hand).await;
     assert_eq!(ask(&app).await, in_progress());
     go.send(()).unwrap();
     assert_eq!(told(first.await.unwrap().unwrap()).await.0, 200);

@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -27,6 +28,7 @@ use retrysafe_core::record::{First, Record, Standing, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     ChangeHint, Filter, Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Voucher,
 };
 use retrysafe_core::time::Time;
 use tokio::net::{TcpListener, TcpStream};
@@ -69,12 +71,14 @@ pub struct Faulty {
     plan: Mutex<Vec<(On, VecDeque<Fault>)>>,
     always: Mutex<Option<(On, Fault)>>,
     calls: watch::Sender<(usize, usize)>,
+    read_at_hand: AtomicUsize,
 }
 
 impl Faulty {
     pub fn new(inner: MemoryStore) -> Arc<Self> {
         let (calls, _) = watch::channel((0, 0));
-        Arc::new(Self { inner, plan: Mutex::default(), always: Mutex::default(), calls })
+        let (plan, always) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { inner, plan, always, calls, read_at_hand: AtomicUsize::new(0) })
     }
 
     /// The next call of this kind fails like this; several queue up.
@@ -100,6 +104,11 @@ impl Faulty {
 
     pub fn inserts(&self) -> usize {
         self.calls.borrow().0
+    }
+
+    /// How often a record was read to be kept at hand.
+    pub fn read_at_hand(&self) -> usize {
+        self.read_at_hand.load(Ordering::SeqCst)
     }
 
     pub fn swaps(&self) -> usize {
@@ -162,12 +171,27 @@ impl Store for Faulty {
         self.inner.change_hint(id)
     }
 
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        Some(self)
+    }
+
     async fn scan(&self, query: Query) -> Result<Stamped<Page>, StoreError> {
         self.inner.scan(query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<Stamped<usize>, StoreError> {
         self.inner.reap(limit).await
+    }
+}
+
+impl Voucher for Faulty {
+    fn vouch(&self, id: Id, version: u64) -> Option<Time> {
+        self.inner.vouch(id, version)
+    }
+
+    fn at_hand(&self, id: Id) -> Option<Record> {
+        self.read_at_hand.fetch_add(1, Ordering::SeqCst);
+        self.inner.at_hand(id)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use retrysafe::stores::clock::Clock;
 use retrysafe::stores::memory::MemoryStore;
-use retrysafe::upkeep::{Lookup, Reconciler, Reconciliation, Schedule, Upkeep};
+use retrysafe::upkeep::{Lookup, LookupPauses, Reconciler, Reconciliation, Schedule, Upkeep};
 use retrysafe_core::engine::Engine;
 use retrysafe_core::policy::Absence;
 use retrysafe_core::record::{First, Record, Standing, Write};
@@ -239,11 +239,11 @@ async fn the_longest_pauses_are_fine() {
     let takes = Duration::from_secs(1);
     let undecided = || Undecided { takes, asked: Arc::default() };
     let schedule = Schedule {
-        after: vec![Duration::ZERO, Duration::MAX],
+        pauses: LookupPauses::new(vec![Duration::ZERO, Duration::MAX]).unwrap(),
         look_every: Duration::MAX,
         lookup_max: Duration::MAX,
         settle_time: Duration::MAX,
-        route: None,
+        ..Schedule::default()
     };
     let upkeep = Upkeep::new(store.clone())
         .sweep_every(Duration::MAX)

@@ -21,14 +21,20 @@ mod faults;
 #[cfg(feature = "sqlx")]
 mod flows;
 mod kit;
+#[cfg(feature = "outbox")]
+mod outbox;
 #[cfg(all(feature = "axum", feature = "phases"))]
 mod phases;
 mod pooler;
 mod processes;
 mod promotion;
+mod reaping;
 mod replication;
+mod sql;
 mod start;
 #[cfg(all(feature = "axum", feature = "sqlx"))]
 mod transactions;
 #[cfg(feature = "sqlx")]
 mod tx;
+#[cfg(feature = "webhooks")]
+mod webhooks;

@@ -44,11 +44,16 @@ async fn pair() -> (Cluster, Cluster) {
 /// A URL of both, of which the primary is taken.
 fn either(pair: &(Cluster, Cluster), query: &str) -> String {
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", pair.0.port, pair.1.port);
-    format!("postgres://postgres@{hosts}/postgres?target_session_attrs=read-write&{query}")
+    format!(
+        "postgres://postgres@{hosts}/postgres?target_session_attrs=read-write&deadline=15s&{query}"
+    )
 }
 
 /// Waits until the standby has the record of this key.
 async fn has_arrived(pair: &(Cluster, Cluster), key: &str) {
+    // The standby may be without the schema itself so far.
+    let schema = "SELECT count(*) FROM pg_class WHERE oid = to_regclass('retrysafe.record')";
+    until(async || pair.1.sql("postgres", schema) == "1").await;
     let there = format!("SELECT count(*) FROM retrysafe.record WHERE id = '\\x{}'", id(key));
     until(async || pair.1.sql("postgres", &there) == "1").await;
 }
@@ -297,4 +302,28 @@ async fn a_pooler_that_is_pointed_at_the_promoted_standby_is_noticed() {
         assert_eq!(pair.1.sql("postgres", &there), "0", "{key} was granted after the promotion");
     }
     replayed(&engine, "old").await;
+}
+
+/// The primary has marked an effect as sent, and nobody but the primary knows. The standby would send it again.
+#[cfg(feature = "outbox")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_effect_whose_sent_mark_may_be_lost_is_not_claimed_until_an_operator_says_so() {
+    let pair = pair().await;
+    let url = either(&pair, "quarantine=1h");
+    drop(PostgresStore::connect(&url).await.unwrap());
+    pair.0.sql("postgres", "SELECT retrysafe.stage('mail', 'hello')");
+    let schema = "SELECT count(*) FROM pg_class WHERE oid = to_regclass('retrysafe.effect')";
+    until(async || pair.1.sql("postgres", schema) == "1").await;
+    until(async || pair.1.sql("postgres", "SELECT count(*) FROM retrysafe.effect") == "1").await;
+    pair.1.kill();
+    let claim = "SELECT was_sent FROM retrysafe.claim_effects_v1('mail', 10, 60000)";
+    assert_eq!(pair.0.sql("postgres", claim), "f");
+    pair.0.sql("postgres", "SELECT retrysafe.mark_effects_v1('{1}', ARRAY(SELECT fence FROM retrysafe.effect), '{NULL}', NULL)");
+    let pair = with(pair, fail_over).await;
+
+    assert_eq!(pair.1.sql("postgres", claim), "", "held");
+    assert_eq!(pair.1.sql("postgres", "SELECT marked_by IS NULL FROM retrysafe.effect"), "t");
+    // An operator has looked at what the receiver has done, and takes what it has out of the queue, or not.
+    PostgresStore::init(&url.parse().unwrap(), Trust::AtOnce).await.unwrap();
+    assert_eq!(pair.1.sql("postgres", claim), "f");
 }

@@ -218,6 +218,13 @@ async fn a_guarded_transaction_commits_with_its_settle_and_only_with_it() {
     assert_eq!(payments(&url).await, 0);
 
     let mut tx = pool.begin().await.unwrap();
+    guard(&mut tx).await.unwrap();
+    pay(&mut tx, "k").await;
+    engine.settle_in(&mut tx, &lease, &Outcome::Retryable(None)).await.unwrap();
+    assert!(tx.commit().await.is_err(), "the next attempt would pay once more");
+    assert_eq!(payments(&url).await, 0);
+
+    let mut tx = pool.begin().await.unwrap();
     sqlx::raw_sql("SAVEPOINT s").execute(&mut *tx).await.unwrap();
     let told = guard(&mut tx).await.unwrap_err().to_string();
     assert!(told.contains("savepoint"), "{told}");

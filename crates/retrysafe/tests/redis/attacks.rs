@@ -132,6 +132,7 @@ async fn killed_connections_and_standing_servers_double_and_lose_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_whose_masters_take_turns_runs_nothing_twice() {
     let servers = Servers::cluster(&[]);
+    servers.miss_nodes_after("2000");
     let (url, one) = new_store(&servers.url(), "quarantine=1h&deadline=4s").await;
     let two = RedisStore::open(&url).await.unwrap();
     let mob = Arc::new(Mob::default());

@@ -59,7 +59,7 @@ const SETUPS: [Setup; 4] = [
         settings: &[
             ("appendonly", "yes"),
             ("min-replicas-to-write", "1"),
-            ("min-replicas-max-lag", "2"),
+            ("min-replicas-max-lag", "60"),
         ],
         parameters: "min_replicas=1",
         may_lose: true,
@@ -153,7 +153,7 @@ async fn fail_over(setup: &Setup) -> [Counted; 3] {
         Callers::new(new_store(&front.url(), &parameters).await.1)
     };
     let (mut held, mut hasty) = (open("1h").await, open("0ms").await);
-    let decide = database().await.parse().unwrap();
+    let decide = format!("{}?deadline=30s", database().await).parse().unwrap();
     let answer = format!("{}?prefix=copies", front.url()).parse().unwrap();
     let mut tiered = Callers::new(TieredStore::open(&TieredUrl { decide, answer }).await.unwrap());
     for part in ["before", "after"] {

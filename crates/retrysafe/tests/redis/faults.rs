@@ -58,7 +58,7 @@ async fn a_read_whose_answer_is_lost_is_asked_again() {
 #[tokio::test]
 async fn a_server_that_hangs_is_waited_for_up_to_the_deadline() {
     let proxy = Proxy::to(shared().port).await;
-    let (_, store) = new_store(&proxy.url(), "deadline=300ms").await;
+    let (_, store) = new_store(&proxy.url(), "deadline=2s").await;
     proxy.set(Mode::Freeze);
     let engine = Engine::new(store);
     let error = begin(&engine, "k", 1).await.unwrap_err();
@@ -70,7 +70,7 @@ async fn a_server_that_hangs_is_waited_for_up_to_the_deadline() {
     proxy.set(Mode::Pass);
     let started = std::time::Instant::now();
     while begin(&engine, "other", 1).await.is_err() {
-        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(started.elapsed() < Duration::from_secs(60));
     }
 }
 
@@ -133,7 +133,7 @@ async fn a_write_that_no_replica_has_is_not_acknowledged() {
     let master = Server::start(&[]);
     let replica = Server::start(&[("replicaof", &format!("127.0.0.1 {}", master.port))]);
     replica.wait_for_sync(&master);
-    let (_, store) = new_store(&master.url(), "wait=1,200ms").await;
+    let (_, store) = new_store(&master.url(), "wait=1,2s").await;
     let engine = Engine::new(store);
     let Begun::Execute(lease) = begin(&engine, "k", 1).await.unwrap() else { panic!() };
     engine.settle(lease, &completed("k")).await.unwrap();
@@ -156,9 +156,14 @@ async fn what_no_replica_has_is_neither_acknowledged_later_nor_replayed() {
     let master = Server::start(&[]);
     let replica = Server::start(&[("replicaof", &format!("127.0.0.1 {}", master.port))]);
     replica.wait_for_sync(&master);
-    let (url, store) = new_store(&master.url(), "wait=1,200ms").await;
-    let engine = Engine::new(store);
-    let Begun::Execute(lease) = begin(&engine, "k", 1).await.unwrap() else { panic!() };
+    let place = format!("{}?prefix={}&deadline=60s", master.url(), prefix());
+    let url: RedisUrl = format!("{place}&wait=1,200ms").parse().unwrap();
+    RedisStore::init(&url, Trust::AtOnce).await.unwrap();
+    let engine = Engine::new(RedisStore::open(&url).await.unwrap());
+    // A replica that works is given the time that it takes on a busy machine.
+    let patient: RedisUrl = format!("{place}&wait=1,30s").parse().unwrap();
+    let patient = Engine::new(RedisStore::open(&patient).await.unwrap());
+    let Begun::Execute(lease) = begin(&patient, "k", 1).await.unwrap() else { panic!() };
     replica.freeze(true);
     let mut unsettled = engine.settle(lease, &completed("k")).await.unwrap_err();
     for _ in 0..3 {
@@ -171,9 +176,22 @@ async fn what_no_replica_has_is_neither_acknowledged_later_nor_replayed() {
     assert!(begin(&other, "k", 3).await.is_err(), "another process knows no better");
     replica.freeze(false);
     replica.wait_for_sync(&master);
-    let settled = engine.settle(unsettled.lease, &completed("k")).await.unwrap();
+    let started = std::time::Instant::now();
+    let settled = loop {
+        match engine.settle(unsettled.lease, &completed("k")).await {
+            Ok(settled) => break settled,
+            Err(again) => unsettled = again,
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "{}", unsettled.error);
+    };
     assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
-    assert!(matches!(begin(&other, "k", 4).await.unwrap(), Begun::Replay(..)));
+    let replayed = loop {
+        match begin(&other, "k", 4).await {
+            Ok(begun) => break begun,
+            Err(error) => assert!(started.elapsed() < Duration::from_secs(60), "{error}"),
+        }
+    };
+    assert!(matches!(replayed, Begun::Replay(..)), "{replayed:?}");
     // What is known to be replicated is served without a replica.
     replica.freeze(true);
     assert!(matches!(begin(&engine, "k", 5).await.unwrap(), Begun::Replay(..)));
@@ -187,7 +205,7 @@ async fn a_newer_server_is_asked_to_wait_for_the_disks_of_its_replicas() {
     let server = Server::start(&[("appendonly", "yes")]);
     let proxy = Proxy::to(server.port).await;
     proxy.act_as_newer(1, 1);
-    let (_, store) = new_store(&proxy.url(), "wait=1,200ms").await;
+    let (_, store) = new_store(&proxy.url(), "wait=1,2s").await;
     let engine = Engine::new(store);
     assert!(matches!(begin(&engine, "k", 1).await.unwrap(), Begun::Execute(_)));
     assert!(proxy.waits() > 0, "WAITAOF was asked");
@@ -199,14 +217,14 @@ async fn a_newer_server_is_asked_to_wait_for_the_disks_of_its_replicas() {
     // A server that keeps no log of its own has nothing to flush.
     server.cli(&["CONFIG", "SET", "appendonly", "no"]);
     proxy.act_as_newer(0, 1);
-    let (_, store) = new_store(&proxy.url(), "wait=1,200ms").await;
+    let (_, store) = new_store(&proxy.url(), "wait=1,2s").await;
     assert!(matches!(begin(&Engine::new(store), "k", 1).await.unwrap(), Begun::Execute(_)));
 }
 
 /// A server that needs a replica refuses by itself.
 #[tokio::test]
 async fn a_server_that_lost_its_replicas_takes_no_writes() {
-    let master = Server::start(&[("min-replicas-to-write", "1"), ("min-replicas-max-lag", "1")]);
+    let master = Server::start(&[("min-replicas-to-write", "1"), ("min-replicas-max-lag", "60")]);
     let replica = Server::start(&[("replicaof", &format!("127.0.0.1 {}", master.port))]);
     replica.wait_for_sync(&master);
     crate::kit::server::wait_until("the master counts its replica", || {
@@ -215,6 +233,7 @@ async fn a_server_that_lost_its_replicas_takes_no_writes() {
     let (_, store) = new_store(&master.url(), "min_replicas=1").await;
     let engine = Engine::new(store);
     assert!(matches!(begin(&engine, "k", 1).await.unwrap(), Begun::Execute(_)));
+    // Its connection is closed, which counts at once.
     replica.kill();
     crate::kit::server::wait_until("the master misses its replica", || {
         master.cli(&["SET", "x", "1"]).contains("NOREPLICAS")

@@ -158,7 +158,11 @@ impl Checker {
         let key = open.key;
         let refused = matches!(class, Class::Unavailable | Class::Unprotected);
         self.require(open.failed == refused, I::S14, key);
+        let of_flow = self.rules.flow.is_some();
         match class {
+            Class::First | Class::Replay if of_flow => {
+                self.flow_answer(open, (answer.0, answer.1));
+            }
             Class::First | Class::Replay => self.final_answer(open, class, answer),
             Class::Gone => {
                 self.reach(Sometimes::NotKept);
@@ -179,6 +183,8 @@ impl Checker {
                 // What runs without protection has no lease that could end.
                 let beside_open = self.ran_beside_open(open);
                 let bound_ms = if beside_open { left.max(ASK_AGAIN_MS) } else { left };
+                // A flow that is held, or goes on elsewhere, has no lease that its caller could know.
+                let bound_ms = if of_flow { bound_ms.max(ASK_AGAIN_MS) } else { bound_ms };
                 let bound = bound_ms.div_ceil(1_000);
                 let fits = (1..=bound).contains(&u64::from(retry_after));
                 self.require(fits, I::L4, key);
@@ -254,7 +260,7 @@ impl Checker {
 
     /// Whether a generation of the key of which this is true lived while the request was under
     /// way.
-    fn lived(&self, conn: Conn, holds: impl Fn(&super::Generation) -> bool) -> bool {
+    pub(super) fn lived(&self, conn: Conn, holds: impl Fn(&super::Generation) -> bool) -> bool {
         self.generations.iter().any(|generation| {
             generation.key == conn.key
                 && generation.ended.is_none_or(|ended| ended > conn.invoked)

@@ -5,7 +5,7 @@
 
 use retrysafe_core::record::Standing;
 
-use super::{Checker, Live};
+use super::{Checker, Live, Sometimes};
 use crate::history::{CallEnd, STORE_EPOCH_MS};
 use crate::invariant::Invariant as I;
 
@@ -18,6 +18,7 @@ impl Checker {
         self.everything_was_settled();
         self.calls_were_answered();
         self.nothing_is_stuck();
+        self.notices_were_heeded();
     }
 
     /// S1: of all effects of a generation at most one was not released.
@@ -40,7 +41,8 @@ impl Checker {
     fn everything_was_settled(&mut self) {
         for at in 0..self.grants.len() {
             let Some(grant) = self.grants.get(at).copied() else { continue };
-            let owes = grant.acknowledged
+            let owes = self.rules.flow.is_none()
+                && grant.acknowledged
                 && self.is_alive(grant.gateway, grant.epoch)
                 && !self.has_given_up(&grant);
             self.require(!owes || grant.asked.is_some(), I::S19, grant.key);
@@ -61,7 +63,9 @@ impl Checker {
             });
             self.require(call.end != Some(CallEnd::GaveUp) || !happened, I::S38, call.key);
             // L2: after the healing, patience ends in an answer, unless a person must decide.
-            let waits = self.live(call.key).is_some_and(|live| self.is_dead_letter(live));
+            let waits = self.live(call.key).is_some_and(|live| {
+                self.is_dead_letter(live) || self.is_held_for_good(call.key, live)
+            });
             let owed = call.began_at >= healed_at && !waits;
             let answered = call.answered || call.end == Some(CallEnd::Done);
             self.require(!owed || answered, I::L2, call.key);
@@ -72,7 +76,10 @@ impl Checker {
         for key in 0..self.keys.len() as u8 {
             let Some(live) = self.live(key) else { continue };
             match live.standing {
-                Standing::Completed | Standing::FailedRetryable => {}
+                _ if self.is_held_for_good(key, live) => self.reach(Sometimes::FlowHeldForGood),
+                // What holds work is the completer's, if nobody comes for it.
+                Standing::FailedRetryable => self.require(!self.holds_work(key), I::L1, key),
+                Standing::Completed => {}
                 Standing::InProgress => self.violate(I::L1, Some(key)),
                 Standing::Unknown => {
                     self.require(self.is_dead_letter(live), I::L3, key);
@@ -92,7 +99,9 @@ impl Checker {
     pub(super) fn left_in_progress(&mut self, key: u8, before: Live) {
         let Some(healed_at) = self.healed_at else { return };
         let stays = self.live(key).is_some_and(|live| live.standing == Standing::InProgress);
-        if before.standing != Standing::InProgress || stays {
+        // A flow is handed on in progress, and only its end is asked about.
+        let of_flow = self.rules.flow.is_some();
+        if before.standing != Standing::InProgress || stays || of_flow {
             return;
         }
         let over =

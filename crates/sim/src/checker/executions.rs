@@ -134,7 +134,13 @@ impl Checker {
     fn overlaps(&self, other: &Grant, grant: &Grant) -> bool {
         let harmless = |end| match end {
             GrantEnd::Judged(Found::Burnt | Found::OperatorSaysNot) => true,
-            GrantEnd::Judged(Found::Effect | Found::Absence | Found::OperatorSaysDone)
+            GrantEnd::Judged(
+                Found::Effect
+                | Found::Absence
+                | Found::Declined
+                | Found::NoRows
+                | Found::OperatorSaysDone,
+            )
             | GrantEnd::Open
             | GrantEnd::Settled(_)
             | GrantEnd::Withdrawn => false,
@@ -458,7 +464,12 @@ impl Checker {
                 | GrantEnd::Open
                 | GrantEnd::Withdrawn
                 | GrantEnd::Judged(
-                    Found::Effect | Found::Burnt | Found::Absence | Found::OperatorSaysDone,
+                    Found::Effect
+                    | Found::Burnt
+                    | Found::Absence
+                    | Found::Declined
+                    | Found::NoRows
+                    | Found::OperatorSaysDone,
                 ),
                 _,
             ) => false,

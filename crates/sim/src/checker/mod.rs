@@ -3,11 +3,14 @@
 //! Judges one history from its log alone, entry by entry, in one pass. It shares no code with the
 //! actors and asks nothing of the product: its own tables say what may follow what. Each rule names
 //! the invariant that it judges. What belongs to one record is in [`records`], to one execution in
-//! [`executions`], to one caller in [`answers`]; [`ending`] asks what must hold when all is over.
+//! [`executions`], to one flow in [`flows`], to one effect of the outbox in [`effects`], to a provider's word in [`evidence`], to one caller in [`answers`]; [`ending`] asks what must hold when all is over.
 
 mod answers;
+mod effects;
 mod ending;
+mod evidence;
 mod executions;
+mod flows;
 mod reached;
 mod records;
 #[cfg(test)]
@@ -18,7 +21,9 @@ pub use reached::{Reached, Sometimes, Where};
 use retrysafe_core::policy::{Absence, OnServerError};
 use retrysafe_core::record::Standing;
 
-use crate::history::{Entry, Found, SaidSo, What};
+use crate::effect_plan::EffectPlan;
+use crate::flow_plan::FlowPlan;
+use crate::history::{Entry, FlowSeen, Found, SaidSo, What};
 use crate::invariant::Invariant;
 use crate::options::{GATEWAYS, NAMES, Options, Profile, SCOPES};
 
@@ -42,6 +47,10 @@ pub struct Rules {
     pub quarantine_ms: u64,
     /// Whether whole gateways run, which hand a request to a connection before it leaves.
     pub by_gateways: bool,
+    /// The flow as which requests are executed, where they are.
+    pub flow: Option<FlowPlan>,
+    /// The effects that are delivered, where the history is about those.
+    pub effects: Option<EffectPlan>,
 }
 
 /// A broken invariant, where it broke.
@@ -68,9 +77,20 @@ pub struct Checker {
     gateways: Vec<Gateway>,
     burnt: Vec<(u8, u32)>,
     dead_letters: Vec<u32>,
+    /// What reports of the provider that were acknowledged are about.
+    kept_notices: Vec<(u8, u32)>,
+    /// Of which attempts a lookup has shown the effect.
+    shown: Vec<(u8, u32)>,
+    charges: Vec<flows::ChargeSeen>,
+    /// How far a flow has come after the write that follows.
+    next_flow: Option<FlowSeen>,
+    pending_rows: Option<flows::RowsSeen>,
+    outbox: effects::OutboxSeen,
     clock_offset: i64,
     clock_max: u64,
     clock_back_ms: u64,
+    /// By how much the clock was turned back; the one that lives on a disk stands still for as long.
+    clock_turned_ms: u64,
     version_max: u32,
     healed_at: Option<u64>,
     failed_over_at: Option<u64>,
@@ -88,6 +108,10 @@ struct Key {
     robbed: Option<u16>,
     /// Whether a fail-over has forgotten some of it.
     tainted: bool,
+    /// The highest version that it has had.
+    version_max: u32,
+    /// How far its flow has come.
+    flow: Option<FlowSeen>,
 }
 
 /// A record that exists.
@@ -112,6 +136,10 @@ struct Generation {
     /// Status, body and head of the last final answer.
     last_final: Option<(u16, u16, u16)>,
     ttl_ms: u64,
+    /// The phases of a flow whose rows are there, as bits.
+    rows: u8,
+    /// Status and body of the answer that its flow has come to.
+    kept: Option<(u16, u16)>,
 }
 
 /// One right to execute.
@@ -138,6 +166,8 @@ struct Grant {
     closed: bool,
     /// The retention that its handler asks for.
     ttl_ms: Option<u64>,
+    /// How long, by the recorder's clock, the owner of a flow may believe in its lease.
+    lease_ends_at: u64,
     end: GrantEnd,
 }
 
@@ -236,6 +266,8 @@ impl Rules {
             settles_for_ms: u64::MAX,
             quarantine_ms: options.quarantine_ms(),
             by_gateways: false,
+            flow: options.flow,
+            effects: options.effects,
         }
     }
 }
@@ -264,9 +296,16 @@ impl Checker {
             gateways: Vec::new(),
             burnt: Vec::new(),
             dead_letters: Vec::new(),
+            kept_notices: Vec::new(),
+            shown: Vec::new(),
+            charges: Vec::new(),
+            next_flow: None,
+            pending_rows: None,
+            outbox: effects::OutboxSeen::default(),
             clock_offset: 0,
             clock_max: 0,
             clock_back_ms: 0,
+            clock_turned_ms: 0,
             version_max: 0,
             healed_at: None,
             failed_over_at: None,
@@ -282,6 +321,7 @@ impl Checker {
         for (number, entry) in log.iter().enumerate() {
             (self.at, self.entry) = (entry.at, number);
             self.tick();
+            self.rows_are_followed(&entry.what);
             self.see(&entry.what);
         }
         Judgement {
@@ -304,7 +344,13 @@ impl Checker {
         self.calls.clear();
         self.burnt.clear();
         self.dead_letters.clear();
+        self.kept_notices.clear();
+        self.shown.clear();
+        self.charges.clear();
+        (self.next_flow, self.pending_rows) = (None, None);
+        self.outbox.clear();
         (self.clock_offset, self.clock_max, self.clock_back_ms) = (0, 0, 0);
+        self.clock_turned_ms = 0;
         self.version_max = 0;
         (self.healed_at, self.failed_over_at) = (None, None);
         self.violations.clear();
@@ -315,21 +361,28 @@ impl Checker {
     fn see(&mut self, what: &What) {
         match *what {
             What::Booted { gateway, epoch } => self.booted(gateway, epoch),
-            What::Crashed { gateway } => self.crashed(gateway),
-            What::Jumped { by } => self.jumped(by),
+            What::Crashed { gateway } => {
+                self.worker_crashed(gateway);
+                self.crashed(gateway);
+            }
+            What::Jumped { by } => {
+                self.outbox.jumped_at = Some(self.at);
+                self.jumped(by);
+            }
             What::Healed => self.healed_at = Some(self.at),
-            What::Ended => self.ended(),
+            What::Ended => {
+                self.ended();
+                self.effects_ended();
+            }
             What::FailedOver => {
                 self.reach(Sometimes::FailOver);
                 self.failed_over_at = Some(self.at);
             }
             What::Forgotten { key } => self.forgotten(key),
-            What::Paused { .. }
-            | What::Resumed { .. }
-            | What::Strayed { .. }
-            | What::CutOff { .. }
-            | What::Drains { .. }
-            | What::Flushed => {}
+            What::Paused { gateway } => self.outbox.pauses(gateway, true, self.at),
+            What::Resumed { gateway } => self.outbox.pauses(gateway, false, self.at),
+            What::Outbox(event) => self.effect_event(&event),
+            What::Strayed { .. } | What::CutOff { .. } | What::Drains { .. } | What::Flushed => {}
             What::Reloaded { .. } => self.reach(Sometimes::Reload),
             What::Drained { gateway, epoch, open } => self.drained(gateway, epoch, open),
 
@@ -376,6 +429,18 @@ impl Checker {
             What::Bounced { key, fence } => self.bounced(key, fence),
             What::Burnt { key, fence } => self.burnt.push((key, fence)),
 
+            What::Rows { key, phase, rows } => self.rows_written(key, phase, rows),
+            What::Flow(seen) => self.flow_seen(seen),
+            What::FlowHeld { .. } => self.reach(Sometimes::FlowHeld),
+            What::ChargeSent { charge, key, phase, fence, digest, gateway, epoch } => {
+                self.charge_sent(charge, key, phase, fence, digest, (gateway, epoch));
+            }
+            What::ChargeMade { charge } => self.charge_made(charge),
+            What::ChargeDeclined { charge } => self.charge_declined(charge),
+            What::ChargeNotSent { key, phase, fence } => self.charge_not_sent(key, phase, fence),
+            What::OtherBytesRefused { .. } => self.reach(Sometimes::FlowOtherBytes),
+            What::AdvanceRepeated { .. } => self.reach(Sometimes::FlowAdvanceRepeated),
+            What::FlowStopped { .. } => self.reach(Sometimes::FlowStopped),
             What::Wrote(wrote) => self.wrote(&wrote),
             What::Reaped { key, now } => self.reaped(key, now),
             What::Deleted { key } => self.deleted(key),
@@ -384,6 +449,10 @@ impl Checker {
                     self.reach(Sometimes::VerdictRefused);
                 }
             }
+            What::Looked { key, fence, found } => self.looked(key, fence, found),
+            What::NoticeLost { .. } => self.reach(Sometimes::NoticeLost),
+            What::NoticeKept { key, fence, again } => self.notice_kept(key, fence, again),
+            What::NoticeDecided { .. } => self.reach(Sometimes::NoticeDecides),
             What::DeadLettered { fence, .. } => {
                 self.reach(Sometimes::DeadLetter);
                 self.dead_letters.push(fence);

@@ -32,6 +32,7 @@ impl Checker {
         let after = self.store_clock();
         self.clock_max = self.clock_max.max(after);
         self.clock_back_ms += before.saturating_sub(after);
+        self.clock_turned_ms += by.min(0).unsigned_abs();
         let over = |live: Live| match live.standing {
             Standing::Unknown => false,
             Standing::InProgress | Standing::Completed | Standing::FailedRetryable => {
@@ -55,12 +56,15 @@ impl Checker {
             return self.rolled_back(wrote);
         }
         // The present version and fence of a record were never used before, by any record.
-        self.require(wrote.version > self.version_max, I::S11, key);
+        let version_max = self.version_max_beside(wrote);
+        self.require(wrote.version > version_max, I::S11, key);
         self.version_max = self.version_max.max(wrote.version);
         self.require(wrote.now <= self.clock_max, I::S24, key);
         match (wrote.act, before) {
             (Act::Inserted, before) => return self.inserted(wrote, before),
             (_, None) => return self.violate(I::S22, Some(key)),
+            (_, Some(live)) if self.rules.flow.is_some() => self.flow_wrote(wrote, live),
+            (Act::Advanced, Some(_)) => self.violate(I::F2, Some(key)),
             (Act::Began, Some(live)) => self.began(wrote, live),
             (Act::Renewed, Some(live)) => self.renewed(wrote, live),
             (Act::HeadKept, Some(live)) => self.head_kept(wrote, live),
@@ -81,12 +85,21 @@ impl Checker {
             (Act::RolledBack, Some(_)) => {}
         }
         if let Some(live) = before {
-            let raises = matches!(wrote.act, Act::Began | Act::Resolved);
+            let is_late = wrote.act == Act::Advanced && live.standing == Standing::Unknown;
+            let raises = matches!(wrote.act, Act::Began | Act::Resolved) || is_late;
             self.require(raises || wrote.fence == live.fence, I::S11, key);
             self.require(self.print_of(live) == Some(wrote.print), I::S7, key);
             self.become_live(wrote, live.generation, live.unknown_since);
             self.left_in_progress(key, live);
         }
+    }
+
+    /// The highest version before a write. A transaction has got its version before it is committed,
+    /// and others may have overtaken it; never on the same record.
+    fn version_max_beside(&mut self, wrote: &Wrote) -> u32 {
+        let Some(key) = self.keys.get_mut(usize::from(wrote.key)) else { return self.version_max };
+        let of_record = std::mem::replace(&mut key.version_max, wrote.version);
+        if self.rules.flow.is_some() { of_record } else { self.version_max }
     }
 
     fn become_live(&mut self, wrote: &Wrote, generation: u16, unknown_since: u64) {
@@ -103,6 +116,7 @@ impl Checker {
             | Act::Began
             | Act::Renewed
             | Act::HeadKept
+            | Act::Advanced
             | Act::Remarked
             | Act::LookedUp
             | Act::Resolved
@@ -137,7 +151,9 @@ impl Checker {
                 Standing::InProgress if over => self.violate(I::S10, Some(key)),
                 Standing::InProgress => self.violate(I::S22, Some(key)),
             }
-            self.end_generation(key, live, is_decided(live.standing) && over);
+            let holds_work = self.holds_work(key);
+            self.require(!holds_work, I::F7, key);
+            self.end_generation(key, live, is_decided(live.standing) && over && !holds_work);
         }
         if self.generations.iter().any(|generation| generation.key == key) {
             self.reach(Sometimes::NextGeneration);
@@ -146,6 +162,7 @@ impl Checker {
         let robbed = self.keys.get_mut(usize::from(key)).and_then(|key| key.robbed.take());
         let number = robbed.unwrap_or_else(|| self.new_generation(wrote));
         self.grants_to(wrote, number);
+        self.lease_lasts(wrote);
         self.become_live(wrote, number, 0);
     }
 
@@ -158,6 +175,8 @@ impl Checker {
             not_kept: false,
             last_final: None,
             ttl_ms: self.rules.ttl_ms,
+            rows: 0,
+            kept: None,
         });
         self.generations.len() as u16 - 1
     }
@@ -180,7 +199,7 @@ impl Checker {
         self.grants_to(wrote, live.generation);
     }
 
-    fn grants_to(&mut self, wrote: &Wrote, generation: u16) {
+    pub(super) fn grants_to(&mut self, wrote: &Wrote, generation: u16) {
         let key = wrote.key;
         let fence_max = self.keys.get(usize::from(key)).map(|key| key.fence_max).unwrap_or(0);
         self.require(wrote.fence > fence_max, I::S11, key);
@@ -188,7 +207,7 @@ impl Checker {
         let conn = if let Role::Begin { conn } = wrote.by.role {
             conn
         } else {
-            self.violate(I::S9, Some(key));
+            self.require(wrote.by.role == Role::Completer, I::S9, key);
             NONE
         };
         let waiting = |conn: &super::Conn| conn.known && !conn.answered && conn.key == key;
@@ -216,11 +235,12 @@ impl Checker {
             head_kept: false,
             closed: false,
             ttl_ms: None,
+            lease_ends_at: 0,
             end: GrantEnd::Open,
         });
     }
 
-    fn renewed(&mut self, wrote: &Wrote, live: Live) {
+    pub(super) fn renewed(&mut self, wrote: &Wrote, live: Live) {
         let mine = wrote.by.role == Role::Owner { fence: live.fence }
             && self.is_of_owner(wrote, live.fence);
         self.require(mine && live.standing == Standing::InProgress, I::S11, wrote.key);
@@ -272,6 +292,7 @@ impl Checker {
                 }
             }
             Role::Begin { .. }
+            | Role::Completer
             | Role::Sweeper
             | Role::Reaper
             | Role::Reader
@@ -286,7 +307,7 @@ impl Checker {
     }
 
     /// Whether a write comes from the process to which the fence was granted.
-    fn is_of_owner(&self, wrote: &Wrote, fence: u32) -> bool {
+    pub(super) fn is_of_owner(&self, wrote: &Wrote, fence: u32) -> bool {
         let grant = self.grant(Some(wrote.key), fence).and_then(|at| self.grants.get(at));
         grant.is_some_and(|it| (it.gateway, it.epoch) == (wrote.by.gateway, wrote.by.epoch))
     }
@@ -303,14 +324,14 @@ impl Checker {
         }
     }
 
-    fn kept_for_its_time(&mut self, wrote: &Wrote, generation: u16) {
+    pub(super) fn kept_for_its_time(&mut self, wrote: &Wrote, generation: u16) {
         let ttl_ms = self.generation(generation).map_or(0, |generation| generation.ttl_ms);
         if is_decided(wrote.standing) {
             self.require(wrote.until >= wrote.now + ttl_ms, I::S22, wrote.key);
         }
     }
 
-    fn doubted(&mut self, wrote: &Wrote, live: Live) {
+    pub(super) fn doubted(&mut self, wrote: &Wrote, live: Live) {
         let key = wrote.key;
         self.require(wrote.standing == Standing::Unknown, I::S30, key);
         self.require(live.standing == Standing::InProgress, I::S30, key);
@@ -319,7 +340,7 @@ impl Checker {
                 self.reach(Sometimes::StoreReopened);
                 self.require(self.rules.profile == Profile::SingleOwner, I::S24, key);
             }
-            Role::Sweeper | Role::Begin { .. } => {
+            Role::Sweeper | Role::Begin { .. } | Role::Completer => {
                 self.require(live.until <= self.clock_max, I::S24, key);
                 let owner = self.grant(Some(key), live.fence).and_then(|at| self.grants.get(at));
                 if owner.is_some_and(|it| it.acknowledged && self.is_alive(it.gateway, it.epoch)) {
@@ -355,13 +376,18 @@ impl Checker {
                 self.rules.absence == Absence::Proof && waited >= self.rules.settle_ms
             }
             Found::OperatorSaysDone | Found::OperatorSaysNot => true,
+            // Only of flows.
+            Found::Declined | Found::NoRows => false,
         };
         self.require(holds, I::S13, key);
+        if evidence == Found::Effect {
+            self.decided_by_effect(key, fence);
+        }
         let (standing, reached) = match evidence {
             Found::Effect => (Standing::Completed, Sometimes::UnknownToCompleted),
             Found::OperatorSaysDone => (Standing::Completed, Sometimes::OperatorConfirms),
             Found::OperatorSaysNot => (Standing::FailedRetryable, Sometimes::OperatorReleases),
-            Found::Burnt | Found::Absence => {
+            Found::Burnt | Found::Absence | Found::Declined | Found::NoRows => {
                 (Standing::FailedRetryable, Sometimes::UnknownToCompleted)
             }
         };
@@ -379,7 +405,9 @@ impl Checker {
 
     pub(super) fn reaped(&mut self, key: u8, now: u64) {
         let Some(live) = self.live(key) else { return self.violate(I::S22, Some(key)) };
-        let lawful = is_decided(live.standing) && live.until <= now;
+        let holds_work = self.holds_work(key);
+        self.require(!holds_work, I::F7, key);
+        let lawful = is_decided(live.standing) && live.until <= now && !holds_work;
         self.require(lawful, I::S22, key);
         self.end_generation(key, live, lawful);
         self.left_in_progress(key, live);
@@ -399,7 +427,7 @@ impl Checker {
             generation.ended = Some(entry);
         }
         if let Some(key) = self.keys.get_mut(usize::from(key)) {
-            key.live = None;
+            (key.live, key.flow) = (None, None);
             key.robbed = (!lawful).then_some(live.generation);
         }
         if self.conns.iter().any(|conn| conn.known && !conn.answered && conn.key == key) {

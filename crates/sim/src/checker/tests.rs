@@ -4,6 +4,9 @@
 //! breaks it and must be rejected for it. A checker that says yes to everything does not get past
 //! this page.
 
+mod effects;
+mod flows;
+
 use retrysafe_core::policy::{Absence, OnServerError};
 use retrysafe_core::record::Standing;
 
@@ -32,6 +35,8 @@ fn rules() -> Rules {
         settles_for_ms: u64::MAX,
         quarantine_ms: 0,
         by_gateways: false,
+        flow: None,
+        effects: None,
     }
 }
 
@@ -412,8 +417,12 @@ fn bad_history(invariant: Invariant) -> Story {
         I::S26 => replay_after_the_end().under(|rules| rules.profile = Profile::Cached),
         I::S30 => resolved(executed(), Found::OperatorSaysNot, S::FailedRetryable),
         I::S38 => executed().then(What::Invoked { call: 0, conn: 1, key: 4, print: 0, gateway: 0 }),
+        I::S28 | I::F1 | I::F2 | I::F3 | I::F4 | I::F5 | I::F6 | I::F7 | I::F8 | I::F9 => {
+            flows::bad_flow(invariant)
+        }
         I::L1 => Story::new().calls(0, 0, 0).begins(0, 0),
         I::L2 => Story::new().then(What::Healed).calls(0, 0, 0),
+        I::R1 => doubted().then(What::NoticeKept { key: 0, fence: 1, again: false }),
         I::L3 => doubted(),
         I::L4 => Story::new().calls(0, 0, 0).begins(0, 0).calls(1, 1, 0).then(What::Answered {
             conn: 1,
@@ -423,6 +432,9 @@ fn bad_history(invariant: Invariant) -> Story {
             retry_after: 9,
             head: 0,
         }),
+        I::O1 | I::O2 | I::O3 | I::O4 | I::O5 | I::O6 | I::O7 | I::O8 | I::O9 | I::O10 => {
+            effects::bad_effect(invariant)
+        }
         I::L8 => Story::new()
             .then(What::Drained { gateway: 0, epoch: 1, open: 0 })
             .calls(0, 0, 0)

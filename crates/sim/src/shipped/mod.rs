@@ -11,6 +11,8 @@
 //! * [`process`] and `gateway`: what runs in a process that serves. [`caller`]: what runs in a client, and [`at_once`] its files.
 //! * [`store`] over [`records`], which [`apply`] changes: the store. [`network`], [`upstream`] with its [`plan`] and
 //!   [`answer`]s: what else stands around them.
+//! * [`effects`]: histories in which the shipped outbox worker delivers effects.
+//! * [`reports`]: what the upstream tells by itself, to the shipped receiver of webhooks.
 //! * [`stage`]: what all share. [`witness`]: who asks the store.
 //! * [`run`]: very many histories, and one.
 
@@ -18,14 +20,17 @@ mod answer;
 mod apply;
 mod at_once;
 mod caller;
+mod effects;
 #[cfg(feature = "gateway")]
 mod gateway;
 mod nemesis;
 mod network;
 mod options;
+mod outbox;
 mod plan;
 mod process;
 mod records;
+mod reports;
 mod run;
 mod stage;
 mod store;

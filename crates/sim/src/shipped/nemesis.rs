@@ -14,8 +14,10 @@ use retrysafe_core::store::{Filter, Query, Store as _};
 use tokio::task::JoinSet;
 
 use super::caller::{self, Call};
+use super::effects;
 use super::options::{Kind, Options};
 use super::process::{Gateways, Process, schedule};
+use super::reports::report_again_and_again;
 use super::stage::Stage;
 use super::store::SimStore;
 use super::witness::Asker;
@@ -38,6 +40,9 @@ enum Blow {
 /// Plays a whole history.
 pub async fn play(stage: &Stage) {
     let options = stage.options();
+    if let Some(plan) = options.effects {
+        return effects::play(stage, plan).await;
+    }
     let gateways = &Gateways::default();
     for gateway in 0..options.gateways {
         boot(stage, gateways, gateway);
@@ -57,6 +62,9 @@ pub async fn play(stage: &Stage) {
     }
     if options.operator {
         tokio::spawn(operate_again_and_again(stage.clone()));
+    }
+    if options.reports {
+        tokio::spawn(report_again_and_again(stage.clone(), gateways.clone()));
     }
     stage.sleep(last + chance.between(1, 2 * options.lease_ms)).await;
     heal(stage, gateways);
@@ -307,7 +315,7 @@ async fn expire(stage: &Stage) {
     let Ok(page) = engine.store().scan(query).await else { return };
     for record in page.value.records {
         // What was reaped meanwhile is gone as well.
-        let _ = engine.expire(record.id, "simulated").await;
+        let _ = engine.expire(record.id, None, "simulated").await;
     }
 }
 
@@ -386,7 +394,8 @@ async fn rest(stage: &Stage, mut calls: JoinSet<()>) {
     let quiet = async {
         stage.sleep(options.lease_ms).await;
         while calls.join_next().await.is_some() {}
-        while !stage.with(|state| is_decided(state, options)) {
+        // A second copy of a begin may arrive when its record is long gone, and makes another one.
+        while !stage.with(|state| state.writes_on_the_way == 0 && is_decided(state, options)) {
             stage.sleep(options.lease_ms).await;
         }
     };

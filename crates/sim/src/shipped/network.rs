@@ -293,7 +293,11 @@ fn classify(stage: &Stage, parts: &response::Parts, body: &[u8], exec: u16) -> C
     if parts.headers.get("retrysafe-outcome").is_some_and(|word| word == "unknown") {
         return Class::Doubtful;
     }
-    match stage.with(|state| state.exec(exec).and_then(|exec| exec.settled)) {
+    let (settled, to_settle) = stage
+        .with(|state| state.exec(exec).map_or((None, None), |exec| (exec.settled, exec.to_settle)));
+    match settled {
+        // An answer that asks its caller to come again is no final one, also where that could not be written down.
+        None if to_settle == Some(Standing::FailedRetryable) => Class::Released,
         Some(Standing::FailedRetryable) => Class::Released,
         Some(Standing::Unknown) => Class::Doubtful,
         Some(Standing::Completed | Standing::InProgress) | None => Class::First,

@@ -10,6 +10,7 @@ use retrysafe_core::policy::{Absence, OnServerError};
 
 use crate::chance::Chance;
 use crate::checker::Rules;
+use crate::effect_plan::EffectPlan;
 use crate::options::{GATEWAYS, Profile, SCOPES};
 
 macro_rules! kinds {
@@ -147,7 +148,17 @@ pub struct Options {
     pub journal: bool,
     /// Whether the processes are gateways, in front of an upstream.
     pub is_gateway: bool,
+    /// Whether the upstream reports by itself what it has done.
+    pub reports: bool,
+    /// The effects that are delivered, where the processes are workers and nobody makes requests.
+    pub effects: Option<EffectPlan>,
 }
+
+/// How many histories of a hundred have an upstream that reports by itself. Drawn apart, so that former seeds draw what they drew.
+const REPORTS_PERCENT: u64 = 40;
+
+/// How many histories of a hundred are about effects.
+const EFFECTS_PERCENT: u64 = 15;
 
 impl Options {
     /// The options of a seed.
@@ -189,8 +200,22 @@ impl Options {
             lookups_max: chance.between(1, 3) as u32,
             journal: kinds.has(Kind::ClientCrash),
             is_gateway: chance.percent(25) && cfg!(feature = "gateway"),
-        };
+            reports: Chance::of(seed, 5).percent(REPORTS_PERCENT),
+            effects: None,
+        }
+        .with_effects();
         if drawn.is_gateway { drawn.of_gateway() } else { drawn }
+    }
+
+    /// Draws whether this history is about effects, and about which.
+    fn with_effects(self) -> Self {
+        let mut chance = Chance::of(self.seed, 4);
+        if chance.percent(EFFECTS_PERCENT) {
+            let effects = Some(EffectPlan::draw_shipped(&mut chance));
+            Self { effects, is_gateway: false, ..self }
+        } else {
+            self
+        }
     }
 
     /// A gateway has no handler that could panic, compute or ask for anything, and some settings are its own.
@@ -235,18 +260,33 @@ impl Options {
             settles_for_ms: self.lease_max_ms.max(self.settle_max_ms),
             quarantine_ms: 0,
             by_gateways: self.is_gateway,
+            flow: None,
+            effects: self.effects,
         }
     }
 }
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, kinds, .. } = self;
+        match self.effects {
+            Some(effects) => write!(f, "seed={} {effects} faults=", self.seed)?,
+            None => self.write_requests(f)?,
+        }
+        for (at, kind) in self.kinds.iter().enumerate() {
+            write!(f, "{}{}", if at == 0 { "" } else { "," }, kind.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    fn write_requests(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seed = self.seed;
         write!(
             f,
             "seed={seed} gateways={} scopes={} names={} calls={} lease={}ms lease_max={}ms ttl={}ms \
              wait_max={}ms store_timeout={}ms settle_max={}ms upstream_timeout={}ms on_server_error={:?} \
-             absence={:?} fails_open={} burns={} operator={} reconcilers={} lookups_max={} journal={} gateway={} faults=",
+             absence={:?} fails_open={} burns={} operator={} reconcilers={} lookups_max={} journal={} gateway={} reports={} faults=",
             self.gateways,
             self.scopes,
             self.names,
@@ -267,10 +307,7 @@ impl fmt::Display for Options {
             self.lookups_max,
             self.journal,
             self.is_gateway,
-        )?;
-        for (at, kind) in kinds.iter().enumerate() {
-            write!(f, "{}{}", if at == 0 { "" } else { "," }, kind.name())?;
-        }
-        Ok(())
+            self.reports,
+        )
     }
 }

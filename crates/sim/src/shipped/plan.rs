@@ -14,6 +14,8 @@ pub struct Execution {
     pub fence: Option<u32>,
     pub plan: Plan,
     pub took_effect: bool,
+    /// How its owner wants to settle it.
+    pub to_settle: Option<Standing>,
     /// How its owner has settled it.
     pub settled: Option<Standing>,
 }

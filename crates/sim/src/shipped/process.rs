@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Request, response};
 use http_body_util::{BodyExt as _, Full};
 use retrysafe::layer::{Drain, Idempotency, IdempotencyLayer, RoutePolicy};
-use retrysafe::upkeep::{Lookup, Reconciler, Schedule, Tending, Upkeep};
+use retrysafe::upkeep::{Lookup, LookupPauses, Reconciler, Schedule, Tending, Upkeep};
 use retrysafe_core::fingerprint::Rules;
 use retrysafe_core::machine::Proof;
 use retrysafe_core::policy::{Absence, OnStoreError};
@@ -203,12 +203,14 @@ fn upkeep(stage: &Stage, life: &Life) -> Tending {
 /// When the reconcilers ask.
 pub fn schedule(options: &Options) -> Schedule {
     let lease = Duration::from_millis(options.lease_ms);
+    let times: Vec<Duration> = (0..options.lookups_max).map(|number| lease * number).collect();
+    let default = Schedule::default();
     Schedule {
-        after: (0..options.lookups_max).map(|number| lease * number).collect(),
+        pauses: LookupPauses::between(&times).unwrap_or_else(|| default.pauses.clone()),
         look_every: lease,
         lookup_max: lease,
         settle_time: Duration::from_millis(options.settle_ms()),
-        route: None,
+        ..default
     }
 }
 

@@ -118,6 +118,7 @@ fn play_some(seeds: impl Iterator<Item = u64>, checker: &mut Checker) -> io::Res
         let options = Options::of(seed, Kinds::default());
         let History { log, faults } = play(&options)?;
         report.note(seed, &checker.judge(options.rules(), &log));
+        report.of_effects += u64::from(options.effects.is_some());
         report.events += log.len() as u64;
         report.faults += faults;
         report.ms += log.last().map_or(0, |last| u128::from(last.at));

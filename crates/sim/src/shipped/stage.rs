@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::options::{Kind, Options};
+use super::outbox::Outbox;
 use super::plan::Execution;
 use super::records::Records;
 use crate::chance::Chance;
@@ -64,6 +65,10 @@ pub struct State {
     pub findings: Vec<Finding>,
     /// The fences whose owners know that they own.
     pub granted: Vec<u32>,
+    /// Effects, and who receives them.
+    pub outbox: Outbox,
+    /// How many writes have still to reach the store, second copies included.
+    pub writes_on_the_way: u32,
     heads: HashMap<Vec<u8>, u16>,
     counts: HashMap<u64, u64>,
     now: u64,
@@ -192,6 +197,13 @@ impl State {
 
     pub fn exec(&mut self, exec: u16) -> Option<&mut Execution> {
         self.execs.get_mut(usize::from(exec))
+    }
+
+    /// Notes how the owner of a fence wants to settle.
+    pub fn wants_to_settle(&mut self, fence: u32, standing: Standing) {
+        if let Some(exec) = self.execs.iter_mut().rfind(|exec| exec.fence == Some(fence)) {
+            exec.to_settle = Some(standing);
+        }
     }
 
     /// Notes how the owner of a fence has settled.

@@ -8,8 +8,9 @@ use std::future::pending;
 use retrysafe_core::Id;
 use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::store::{
-    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped,
+    Inserted, Page, Query, Stamped, Store, StoreError, StoreErrorKind, Swapped, Voucher,
 };
+use retrysafe_core::time::Time;
 use tokio::sync::oneshot;
 
 use super::apply::apply;
@@ -17,6 +18,9 @@ use super::options::Kind;
 use super::records::{Reply, Request};
 use super::stage::{Life, Stage};
 use super::witness::{Asker, note_asked, note_heard};
+
+/// The name of the chance that decides whether a history's store vouches for its records.
+const VOUCHES: u64 = 11;
 
 /// The store, for somebody.
 #[derive(Clone)]
@@ -91,15 +95,19 @@ impl SimStore {
         let store = self.clone();
         let request = request.clone();
         let &Fate { out_ms, back_ms, again_after_ms, .. } = fate;
+        let copies = if again_after_ms.is_some() { 2 } else { 1 };
+        if request.writes() {
+            self.stage.with(|state| state.writes_on_the_way += copies);
+        }
         tokio::spawn(async move {
             store.stage.sleep(out_ms).await;
-            let stamped = store.stage.with(|state| apply(state, &request, &store.asker));
+            let stamped = store.arrive(&request);
             if let Some(ms) = again_after_ms {
                 let store = store.clone();
                 let request = request.clone();
                 tokio::spawn(async move {
                     store.stage.sleep(ms).await;
-                    store.stage.with(|state| apply(state, &request, &store.asker));
+                    store.arrive(&request);
                 });
             }
             store.stage.sleep(back_ms).await;
@@ -107,6 +115,16 @@ impl SimStore {
             let _ = reply.send(stamped);
         });
         answer
+    }
+
+    /// One copy of a request has reached the store.
+    fn arrive(&self, request: &Request) -> Stamped<Reply> {
+        self.stage.with(|state| {
+            if request.writes() {
+                state.writes_on_the_way -= 1;
+            }
+            apply(state, request, &self.asker)
+        })
     }
 
     fn fate(&self, life: &Life, request: &Request) -> Fate {
@@ -214,6 +232,31 @@ impl Store for SimStore {
             Stamped { now, value: Reply::Reaped(value) } => Ok(Stamped { now, value }),
             _ => Err(broken()),
         }
+    }
+
+    /// In one history of two the store vouches for its records, as one in the same process does.
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        let vouches = self.stage.chance(&[VOUCHES]).between(0, 1) == 1;
+        (vouches && self.life().is_some()).then_some(self)
+    }
+}
+
+impl Voucher for SimStore {
+    fn vouch(&self, id: Id, version: u64) -> Option<Time> {
+        let stamped = self.stage.with(|state| apply(state, &Request::Load(id), &self.asker));
+        let is_current = loaded(stamped.value).is_some_and(|record| record.version == version);
+        is_current.then_some(stamped.now)
+    }
+
+    fn at_hand(&self, id: Id) -> Option<Record> {
+        loaded(self.stage.with(|state| apply(state, &Request::Load(id), &self.asker)).value)
+    }
+}
+
+fn loaded(reply: Reply) -> Option<Record> {
+    match reply {
+        Reply::Loaded(record) => record,
+        Reply::Inserted(_) | Reply::Swapped(_) | Reply::Scanned(_) | Reply::Reaped(_) => None,
     }
 }
 

@@ -153,7 +153,14 @@ impl Upstream {
         let exec = self.stage.with(|state| {
             let (key, print) = state.conn(conn).map_or((0, 0), |conn| (conn.key, conn.print));
             let exec = state.execs.len() as u16;
-            state.execs.push(Execution { key, fence, plan, took_effect: false, settled: None });
+            state.execs.push(Execution {
+                key,
+                fence,
+                plan,
+                took_effect: false,
+                to_settle: None,
+                settled: None,
+            });
             state.record(match fence {
                 Some(fence) if plan.handler == Handler::Refuses => {
                     What::Unsent { fence, late: false }
@@ -187,7 +194,7 @@ impl Upstream {
             says: chance.pick(Says::Header, &[Says::Extension, Says::Attempt]),
         };
         let strikes = |chance: &mut _, kind, percent| stage.strikes(chance, kind, percent);
-        if strikes(&mut chance, Kind::UpstreamSlow, 10) {
+        if strikes(&mut chance, Kind::UpstreamSlow, 20) {
             plan.way_ms = chance.scaled(10, options.upstream_way_max_ms());
         }
         if strikes(&mut chance, Kind::UpstreamSlow, 25) {

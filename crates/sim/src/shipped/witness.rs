@@ -3,7 +3,7 @@
 //! The product's store is not told who asks. What a write says, whose handle it came through and who was
 //! granted what shows it; from that the checker's view of owners and their settles is written down.
 
-use retrysafe_core::record::{Answer, Becomes, Happened, Record, Standing, Write};
+use retrysafe_core::record::{Answer, Becomes, Happened, Judge, Record, Standing, Write};
 use retrysafe_core::store::{Inserted, Stamped, StoreError, Swapped};
 
 use super::answer::exec_of;
@@ -91,7 +91,11 @@ pub fn role_of(state: &State, key: u8, from: &Record, write: &Write, asker: &Ask
         Some(Happened::LateResult(late)) => Role::Owner { fence: late.fence.0 as u32 },
         Some(Happened::Advanced(_)) => Role::Owner { fence },
         Some(Happened::LookedUp(_)) => Role::Reader,
-        Some(Happened::Resolved(_, _, reason)) => {
+        Some(Happened::Resolved(_, Judge::Webhook, reason)) => match evidence_of(reason) {
+            Some((fence, evidence)) => Role::Judge { fence, evidence },
+            None => Role::Reader,
+        },
+        Some(Happened::Resolved(_, Judge::Reconciler | Judge::Operator, reason)) => {
             let evidence = match &**reason {
                 "found as executed" => Found::Effect,
                 "proven not to be executed" => Found::Burnt,
@@ -130,6 +134,7 @@ pub fn conn_of(request_id: Option<&str>) -> Option<u16> {
 pub fn note_asked(state: &mut State, request: &Request, asker: &Asker) {
     let Asker::Layer(_) = asker else { return };
     if let Some((fence, standing, body)) = request.settles(state) {
+        state.wants_to_settle(fence, standing);
         state.record(What::SettleAsked { fence, standing, body });
     }
     if let Request::Swap(swap) = request
@@ -202,4 +207,16 @@ impl Asker {
             Self::Outside(_) => By { gateway: OUTSIDE, epoch: 0, role },
         }
     }
+}
+
+/// What the verdict of an event goes by, as the reason of the verdict names the event.
+fn evidence_of(reason: &str) -> Option<(u32, Found)> {
+    let event = reason.strip_prefix("event ")?.split(' ').next()?;
+    let mut parts = event.split('-');
+    let found = match parts.next()? {
+        "done" => Found::Effect,
+        "refused" => Found::Burnt,
+        _ => return None,
+    };
+    Some((parts.next()?.parse().ok()?, found))
 }

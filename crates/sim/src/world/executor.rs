@@ -7,29 +7,21 @@
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
-use super::{Doomed, Job, Sim, Task, TaskNo, World, client, gateway, upkeep};
+use super::cost::Cost;
+use super::effects::EffectWorld;
+use super::{Doomed, Job, Sim, Task, TaskNo, World, client, gateway, notices, upkeep};
 use crate::history::{Entry, OUTSIDE};
 use crate::options::Options;
 
 /// Runs histories, one after the other, with the same memory.
 pub struct Executor {
     sim: Sim,
+    effects: EffectWorld,
     tasks: Vec<Slot>,
     spawned: Vec<(TaskNo, u8, Task)>,
     jobs: Vec<Job>,
     doomed: Vec<Doomed>,
     ready: Vec<TaskNo>,
-}
-
-/// What a history cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Events that happened.
-    pub events: u64,
-    /// Faults that struck.
-    pub faults: u64,
-    /// Virtual milliseconds that passed.
-    pub ms: u64,
 }
 
 struct Slot {
@@ -41,6 +33,7 @@ impl Executor {
     pub fn new() -> Self {
         Self {
             sim: Sim(Arc::new(Mutex::new(World::new()))),
+            effects: EffectWorld::new(),
             tasks: Vec::with_capacity(128),
             spawned: Vec::new(),
             jobs: Vec::new(),
@@ -51,6 +44,9 @@ impl Executor {
 
     /// Runs one history, and hands its log to `judge`.
     pub fn run<R>(&mut self, options: &Options, judge: impl FnOnce(&[Entry]) -> R) -> (R, Cost) {
+        if let Some(plan) = options.effects {
+            return self.effects.run(options, plan, judge);
+        }
         self.tasks.clear();
         self.sim.with(|world| world.reset(options));
         while self.sim.with(World::step) {
@@ -115,6 +111,9 @@ impl Executor {
             }
             Job::Webhook { gateway, exec } => {
                 sim.spawn(gateway, upkeep::webhook(sim.gate(gateway), exec));
+            }
+            Job::Receive { gateway, notice } => {
+                sim.spawn(gateway, notices::receive(sim.gate(gateway), notice));
             }
             Job::Resume { gateway, exec } => {
                 sim.spawn(gateway, gateway::resend(sim.gate(gateway), exec));

@@ -7,18 +7,25 @@
 
 mod client;
 mod conn;
+mod cost;
+mod effects;
 mod executor;
+mod flows;
+mod gate;
 mod gateway;
 mod handle;
 mod nemesis;
+mod notices;
 mod redis_rules;
 mod sim_store;
 mod tables;
 mod upkeep;
 mod upstream;
 mod wire;
+mod withdrawal;
 
-pub use executor::{Cost, Executor};
+pub use cost::Cost;
+pub use executor::Executor;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -75,10 +82,19 @@ struct World {
     gateways: Vec<gateway::Process>,
     conns: Vec<conn::Conn>,
     execs: Vec<upstream::Exec>,
+    charges: Vec<flows::Charge>,
+    /// What the provider of flows remembers.
+    provider: Vec<flows::Remembered>,
+    /// How many outputs and answers the phases of flows have made up.
+    bodies: u16,
     burnt: Vec<u32>,
     lookups: Vec<upstream::Lookup>,
     calls: Vec<client::Call>,
     dead_letters: Vec<u32>,
+    /// What the provider reports by itself.
+    notices: Vec<notices::Notice>,
+    /// What of it is kept.
+    inbox: Vec<notices::KeptNotice>,
     plan: Vec<nemesis::Blow>,
 }
 
@@ -105,9 +121,13 @@ enum Event {
     TakesEffect(u16),
     UpstreamAnswers(u16),
     AnswerArrives(u16),
+    ChargeArrives(u16),
+    ChargeTakesEffect(u16),
+    ChargeAnswers(u16),
     LookupArrives(u16),
     LookupReplies(u16),
     WebhookArrives(u16),
+    NoticeArrives(u16),
     CallStarts(u16),
     Tick(Tick, u8),
     Strikes(u16),
@@ -124,6 +144,7 @@ enum Tick {
     Reap,
     Reconcile,
     Operate,
+    Complete,
 }
 
 /// A task to start because of an event.
@@ -143,6 +164,10 @@ enum Job {
     Webhook {
         gateway: u8,
         exec: u16,
+    },
+    Receive {
+        gateway: u8,
+        notice: u16,
     },
     /// Only a planted fault asks for this: what a dead process had begun is sent again.
     Resume {
@@ -213,10 +238,15 @@ impl World {
             gateways: Vec::with_capacity(usize::from(GATEWAYS)),
             conns: Vec::with_capacity(64),
             execs: Vec::with_capacity(64),
+            charges: Vec::new(),
+            provider: Vec::new(),
+            bodies: 0,
             burnt: Vec::new(),
             lookups: Vec::with_capacity(64),
             calls: Vec::with_capacity(32),
             dead_letters: Vec::new(),
+            notices: Vec::new(),
+            inbox: Vec::new(),
             plan: Vec::with_capacity(32),
         }
     }
@@ -239,10 +269,15 @@ impl World {
         self.gateways.clear();
         self.conns.clear();
         self.execs.clear();
+        self.charges.clear();
+        self.provider.clear();
+        self.bodies = 0;
         self.burnt.clear();
         self.lookups.clear();
         self.calls.clear();
         self.dead_letters.clear();
+        self.notices.clear();
+        self.inbox.clear();
         self.plan.clear();
         self.policy = Arc::new(Policy {
             on_server_error: options.on_server_error,
@@ -278,6 +313,9 @@ impl World {
             Event::TakesEffect(exec) => self.takes_effect(exec),
             Event::UpstreamAnswers(exec) => self.upstream_answers(exec),
             Event::AnswerArrives(exec) => self.answer_arrives(exec),
+            Event::ChargeArrives(charge) => self.charge_arrives(charge),
+            Event::ChargeTakesEffect(charge) => self.charge_takes_effect(charge),
+            Event::ChargeAnswers(charge) => self.charge_answers(charge),
             Event::LookupArrives(lookup) => self.lookup_arrives(lookup),
             Event::LookupReplies(lookup) => self.lookup_replies(lookup),
             Event::WebhookArrives(exec) => {
@@ -285,6 +323,7 @@ impl World {
                     self.jobs.push(Job::Webhook { gateway, exec });
                 }
             }
+            Event::NoticeArrives(notice) => self.notice_arrives(notice),
             Event::CallStarts(call) => self.jobs.push(Job::Call { call }),
             Event::Tick(tick, wanted) => {
                 if let Some(gateway) = self.gateway_from(wanted) {
@@ -326,6 +365,12 @@ impl World {
             && self.chance.percent(percent);
         self.faults += u64::from(strikes);
         strikes
+    }
+
+    /// A number for what a phase has made up, which no charge has.
+    fn next_body(&mut self) -> u16 {
+        self.bodies += 1;
+        tables::MADE_UP + self.bodies
     }
 
     /// One of the gateways that run, if there is one.

@@ -6,16 +6,19 @@
 
 use std::time::Duration;
 
+use retrysafe_core::flow::ResumeRule;
 use retrysafe_core::policy::Absence;
-use retrysafe_core::record::Standing;
+use retrysafe_core::record::{Record, Standing};
 use retrysafe_core::retry::Patience;
 
 use super::client::Call;
 use super::gateway::Process;
+use super::notices::KeptNotice;
 use super::{Doomed, Event, Job, Tick, World};
 use crate::fault::Fault;
 use crate::history::What;
 use crate::options::{Kind, NAMES, Profile, SCOPES};
+use crate::provider_plan::{MONTH_MS, SCHEDULE_MS};
 
 /// A blow of the nemesis.
 #[derive(Clone, Copy)]
@@ -38,7 +41,10 @@ impl World {
         }
         let (starts, last) = self.plan_calls();
         let end = self.plan_blows(&starts).max(last);
-        let end = end.max(self.plan_upkeep(&starts));
+        let mut end = end.max(self.plan_upkeep(&starts));
+        if self.options.provider.is_some() {
+            end = end.max(self.plan_schedule(&starts));
+        }
         let pause = self.chance.between(1, 2 * self.options.lease_ms);
         self.at(end + pause, Event::Heals);
     }
@@ -54,6 +60,7 @@ impl World {
             let key = scope * NAMES + name;
             let Some(last) = last_of.get_mut(usize::from(key)) else { continue };
             let start = match *last {
+                None if self.options.provider.is_some() => self.chance.below(MONTH_MS),
                 None => self.chance.below(lease),
                 Some(last) => {
                     last + match self.chance.below(10) {
@@ -130,7 +137,11 @@ impl World {
                         Blow::Jump { by: self.chance.scaled(1, far) as i64 }
                     }
                     Kind::StoreBack => {
-                        let far = self.chance.pick(2 * lease, &[ttl]);
+                        // What a provider is said to remember rests on clocks that are not far apart.
+                        let far = match self.options.flow {
+                            Some(flow) => flow.skew_ms / 4,
+                            None => self.chance.pick(2 * lease, &[ttl]),
+                        };
                         Blow::Jump { by: -(self.chance.scaled(1, far) as i64) }
                     }
                     Kind::Flush => Blow::Flush,
@@ -173,7 +184,9 @@ impl World {
     fn plan_upkeep(&mut self, starts: &[u64]) -> u64 {
         let mut last = 0;
         for _ in 0..self.chance.between(3, 9) {
+            let completes = self.options.flow.is_some() && self.chance.percent(30);
             let tick = match self.chance.below(8) {
+                _ if completes => Tick::Complete,
                 0..3 => Tick::Sweep,
                 3..6 => Tick::Reconcile,
                 6 => Tick::Reap,
@@ -181,18 +194,34 @@ impl World {
             };
             let tick = match tick {
                 Tick::Operate if !self.options.operator => Tick::Sweep,
-                Tick::Sweep | Tick::Reap | Tick::Reconcile | Tick::Operate => tick,
+                Tick::Sweep | Tick::Reap | Tick::Reconcile | Tick::Operate | Tick::Complete => tick,
             };
             let at = self.around(starts)
                 + match tick {
                     Tick::Reap => self.options.ttl_ms,
-                    Tick::Sweep | Tick::Reconcile | Tick::Operate => 0,
+                    Tick::Sweep | Tick::Reconcile | Tick::Operate | Tick::Complete => 0,
                 };
             last = last.max(at);
             let gateway = self.chance.below(u64::from(self.options.gateways)) as u8;
             self.at(at, Event::Tick(tick, gateway));
             if tick == Tick::Reconcile {
                 last = last.max(self.reconcile_again(at, gateway));
+            }
+        }
+        last
+    }
+
+    /// Reconcilers ask by their schedule after every call. Says when the last one does.
+    fn plan_schedule(&mut self, starts: &[u64]) -> u64 {
+        let mut last = 0;
+        for start in starts {
+            let gateway = self.chance.below(u64::from(self.options.gateways)) as u8;
+            let mut at = *start + self.chance.below(2 * self.options.lease_ms);
+            self.at(at, Event::Tick(Tick::Sweep, gateway));
+            for pause in SCHEDULE_MS {
+                at += pause + self.chance.below(pause / 4);
+                self.at(at, Event::Tick(Tick::Reconcile, gateway));
+                last = last.max(self.reconcile_again(at, gateway)).max(at);
             }
         }
         last
@@ -226,6 +255,22 @@ impl World {
         let number = self.plan.len() as u16;
         self.plan.push(blow);
         let ms = self.chance.scaled(1, 60);
+        self.after(ms, Event::Strikes(number));
+    }
+
+    /// A flow is between two of its steps: the same, at a moment of its own.
+    pub fn struck_in_flow(&mut self, gateway: u8) {
+        let lease = self.options.lease_ms;
+        let blow = if self.strike(Kind::Crash, 3) {
+            Blow::Crash { gateway, down_ms: self.chance.scaled(10, 2 * lease) }
+        } else if self.strike(Kind::Pause, 4) {
+            Blow::Pause { gateway, ms: self.pause_ms() }
+        } else {
+            return;
+        };
+        let number = self.plan.len() as u16;
+        self.plan.push(blow);
+        let ms = self.chance.scaled(1, 30);
         self.after(ms, Event::Strikes(number));
     }
 
@@ -386,23 +431,47 @@ impl World {
         for tick in [Tick::Sweep, Tick::Reconcile] {
             self.after(1, Event::Tick(tick, 0));
         }
+        if self.options.flow.is_some() && self.options.fault != Some(Fault::NoCompleter) {
+            self.after(2, Event::Tick(Tick::Complete, 0));
+        }
         if self.options.operator {
             self.after(self.options.lease_ms / 2, Event::Tick(Tick::Operate, 0));
         }
         self.after(self.options.lease_ms, Event::Watches);
     }
 
+    /// Whether it is a flow that somebody could go on with, and that nobody knows any more.
+    fn is_held_for_good(&self, record: &Record) -> bool {
+        let (Some(flow), Some(plan)) = (&record.flow, self.options.flow) else { return false };
+        let is_known = (0..self.options.gateways)
+            .any(|gateway| plan.versions.known_to(gateway, true).contains(&flow.flow().version));
+        let could_go_on = match record.standing() {
+            Standing::InProgress => record.resume_rule() == ResumeRule::Always,
+            Standing::FailedRetryable => true,
+            Standing::Completed | Standing::Unknown => false,
+        };
+        could_go_on && !is_known
+    }
+
     /// Whether nothing is under way, and nothing waits for a decision that somebody will make.
     fn is_quiet(&self) -> bool {
         let settled = |key| match self.store.record(key) {
             None => Some(true),
+            Some(record) if self.is_held_for_good(record) => Some(false),
             Some(record) => match record.standing() {
+                // What holds work is the completer's, if nobody comes for it.
+                Standing::FailedRetryable if record.holds_work() => None,
                 Standing::Completed | Standing::FailedRetryable => Some(true),
                 Standing::InProgress => None,
                 // Nobody is there to decide it: it is on the list for whoever comes.
                 Standing::Unknown => {
-                    let listed = self.dead_letters.contains(&(record.fence.0 as u32));
-                    (!self.options.operator && listed).then_some(false)
+                    let fence = record.fence.0 as u32;
+                    let listed = self.dead_letters.contains(&fence);
+                    let is_reported = |kept: &KeptNotice| {
+                        (kept.key, kept.fence, kept.is_over) == (key, fence, false)
+                    };
+                    let reported = self.inbox.iter().any(is_reported);
+                    (!self.options.operator && listed && !reported).then_some(false)
                 }
             },
         };

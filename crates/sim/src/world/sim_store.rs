@@ -8,6 +8,7 @@
 //! The profile that fails over runs the rules of the Redis store ([`redis_rules`]):
 //! versions by the clock with a floor, and no new grant for a while after the server has changed.
 
+use retrysafe_core::flow::FlowProgress;
 use retrysafe_core::machine::{self, Decision, OwnerGone};
 use retrysafe_core::record::{Becomes, First, Record, Standing, State, Write};
 use retrysafe_core::store::{Cursor, Inserted, Page, Query, Stamped, Swapped};
@@ -15,9 +16,11 @@ use retrysafe_core::time::Time;
 
 use super::redis_rules::{self, Asked, Bucket, Grants};
 use super::tables::{self, Tables};
-use super::wire::{Request, Response};
+use super::wire::{Commit, Parts, Request, Response};
 use crate::fault::Fault;
-use crate::history::{Act, By, Entry, NONE, OUTSIDE, Role, STORE_EPOCH_MS, What, Wrote};
+use crate::history::{
+    Act, By, Entry, FlowSeen, MarkSeen, NONE, OUTSIDE, Role, STORE_EPOCH_MS, What, Wrote,
+};
 use crate::options::{NAMES, Options, Profile, SCOPES};
 
 /// The store's state.
@@ -36,6 +39,8 @@ pub struct SimStore {
     hold_ms: u64,
     /// What each write replaced, while a fail-over may forget it.
     undo: Vec<Undo>,
+    /// How far each flow was before the last write; kept for one planted fault.
+    former: Vec<Option<Box<FlowProgress>>>,
 }
 
 /// A write that a replica may have missed.
@@ -45,6 +50,9 @@ struct Undo {
     record: Option<Record>,
     bucket: Bucket,
 }
+
+/// How many rows a phase writes: all of them, or none.
+pub const ROWS_OF_PHASE: u8 = 2;
 
 /// What a bucket knows that an operator has initialised.
 const NEW_BUCKET: Bucket = Bucket { identity: 1, held_until_ms: 0, version: 0 };
@@ -63,6 +71,7 @@ impl SimStore {
             bucket: NEW_BUCKET,
             hold_ms: 0,
             undo: Vec::new(),
+            former: Vec::new(),
         };
         store.reset(options);
         store
@@ -77,6 +86,8 @@ impl SimStore {
         let holds = options.fault != Some(Fault::NoQuarantine);
         self.hold_ms = if holds { options.hold_ms() } else { 0 };
         self.undo.clear();
+        self.former.clear();
+        self.former.resize(usize::from(SCOPES * NAMES), None);
     }
 
     /// The store's clock. The one that lives on a disk keeps a high-water mark and never goes back;
@@ -138,6 +149,10 @@ impl SimStore {
             }
             Request::Scan(query) => Response::Scanned(self.scan(query, now)),
             Request::Reap { limit } => Response::Reaped(self.reap(*limit, at, now, log)),
+            Request::Guard { key, version, write, force } => {
+                Response::Swapped(self.guard(*key, *version, write, *force, now))
+            }
+            Request::Commit(commit) => Response::Swapped(self.commit(commit, by, at, now, log)),
             Request::Put(first) => match tables.key(&first.id) {
                 Some(key) => {
                     Response::Inserted(Inserted::New(self.put(key, first, by, at, now, log)))
@@ -180,6 +195,8 @@ impl SimStore {
                 Request::Load(_)
                 | Request::Scan(_)
                 | Request::Reap { .. }
+                | Request::Guard { .. }
+                | Request::Commit(_)
                 | Request::Put(_)
                 | Request::Delete(_) => false,
             }
@@ -272,7 +289,69 @@ impl SimStore {
         let current_version = current.version;
         let version = self.next_version(Some(current_version), now);
         let Some(current) = self.record(key) else { return Swapped::Lost(None) };
-        let record = write.onto(current, now, version);
+        let record = self.written(write, current, now, version);
+        log_flow(key, &record, at, log);
+        log.push(wrote(key, by, Act::of(write), &record, at, now));
+        self.replace(key, at, Some(record.clone()));
+        Swapped::Done(record)
+    }
+
+    /// What a write makes of a record, by the core's own word; or by a planted fault's.
+    fn written(&self, write: &Write, current: &Record, now: Time, version: u64) -> Record {
+        let mut record = write.onto(current, now, version);
+        match (self.fault, &write.becomes) {
+            (Some(Fault::FailureForgetsPhases), Becomes::FailedRetryable) => record.flow = None,
+            // Writes the whole record back, as it was a step ago.
+            (Some(Fault::AdvanceGoesBack), Becomes::Renewed { .. }) => {
+                let former = self.former.get(usize::from(self.key_of(current))).cloned().flatten();
+                record.flow = former.or(record.flow);
+            }
+            (_, _) => {}
+        }
+        record
+    }
+
+    fn key_of(&self, record: &Record) -> u8 {
+        let is_it = |slot: &Option<Record>| slot.as_ref().is_some_and(|it| it.id == record.id);
+        self.records.iter().position(is_it).unwrap_or_default() as u8
+    }
+
+    /// The guarded write of a transaction, which nobody else sees yet. Nothing is locked: of two
+    /// transactions that guard one record the second to commit is refused, as a conflict.
+    fn guard(&mut self, key: u8, version: u64, write: &Write, force: bool, now: Time) -> Swapped {
+        let reserved = self.next_version(None, now);
+        match self.record(key) {
+            Some(current) if current.version == version || force => {
+                Swapped::Done(write.onto(current, now, reserved))
+            }
+            other => Swapped::Lost(other.cloned()),
+        }
+    }
+
+    /// The rows of a phase and its recovery point, in one step.
+    fn commit(
+        &mut self,
+        commit: &Commit,
+        by: By,
+        at: u64,
+        now: Time,
+        log: &mut Vec<Entry>,
+    ) -> Swapped {
+        let Commit { key, version, reserved, ref write, phase, force, parts } = *commit;
+        let Some(current) = self.record(key) else { return Swapped::Lost(None) };
+        if current.version != version && !force {
+            return Swapped::Lost(Some(current.clone()));
+        }
+        if parts != Parts::RecordOnly {
+            log.push(Entry { at, what: What::Rows { key, phase, rows: ROWS_OF_PHASE } });
+        }
+        if parts == Parts::RowsOnly {
+            return Swapped::Done(current.clone());
+        }
+        // What forces its way in has not reserved its version in time.
+        let reserved = if current.version < reserved { reserved } else { current.version + 1 };
+        let record = self.written(write, current, now, reserved);
+        log_flow(key, &record, at, log);
         log.push(wrote(key, by, Act::of(write), &record, at, now));
         self.replace(key, at, Some(record.clone()));
         Swapped::Done(record)
@@ -297,12 +376,17 @@ impl SimStore {
 
     fn reap(&mut self, limit: usize, at: u64, now: Time, log: &mut Vec<Entry>) -> usize {
         let takes_running = self.fault == Some(Fault::ReaperTakesRunning);
+        let takes_flows = self.fault == Some(Fault::ReaperTakesFlows);
         let mut reaped = 0;
         for key in 0..self.records.len() as u8 {
             let Some(record) = self.record(key) else { continue };
             let due = record.is_expired(now)
                 || takes_running
                     && record.standing() == Standing::InProgress
+                    && record.created_at.plus(record.ttl) <= now
+                || takes_flows
+                    && record.holds_work()
+                    && record.lease_until().is_none_or(|until| until <= now)
                     && record.created_at.plus(record.ttl) <= now;
             if due && reaped < limit {
                 self.replace(key, at, None);
@@ -316,6 +400,12 @@ impl SimStore {
     fn replace(&mut self, key: u8, at: u64, record: Option<Record>) {
         if let Some(slot) = self.records.get_mut(usize::from(key)) {
             let before = std::mem::replace(slot, record);
+            if self.fault == Some(Fault::AdvanceGoesBack)
+                && let Some(former) = self.former.get_mut(usize::from(key))
+                && let Some(before) = &before
+            {
+                former.clone_from(&before.flow);
+            }
             if self.profile == Profile::FailOver {
                 let version = slot.as_ref().map_or(0, |record| record.version);
                 self.undo.push(Undo { at, key, record: before, bucket: self.bucket });
@@ -341,6 +431,19 @@ impl SimStore {
 /// fall on one tick and a history's versions fit its log.
 fn ticks(now: Time) -> u64 {
     now.as_ms().saturating_sub(STORE_EPOCH_MS)
+}
+
+/// How far a flow has come, as the checker is told.
+fn log_flow(key: u8, record: &Record, at: u64, log: &mut Vec<Entry>) {
+    let Some(flow) = record.flow.as_deref() else { return };
+    let mark = flow.mark().map(|mark| MarkSeen {
+        set_by: mark.set_by.0 as u32,
+        digest: mark.digest.as_bytes().first().copied().unwrap_or_default(),
+        until: mark.resume_until.map(Time::as_ms),
+    });
+    let output = flow.outputs().last().map_or(NONE, |output| tables::exec_of(output));
+    let (phase, version) = (flow.outputs().len() as u8, flow.flow().version as u8);
+    log.push(Entry { at, what: What::Flow(FlowSeen { key, version, phase, output, mark }) });
 }
 
 fn wrote(key: u8, by: By, act: Act, record: &Record, at: u64, now: Time) -> Entry {

@@ -20,6 +20,9 @@ use crate::options::{NAMES, SCOPES};
 /// million had fewer than a tenth of it.
 const BODIES_MAX: usize = 2_048;
 
+/// From here on bodies are of what the phases of a flow have made up, and not of charges.
+pub const MADE_UP: u16 = BODIES_MAX as u16 / 2;
+
 /// Bodies are the number of their execution and an end mark, by whose absence a truncated one is
 /// told.
 #[expect(clippy::indexing_slicing, reason = "a constant: out of bounds does not compile")]

@@ -16,9 +16,9 @@ use retrysafe_core::policy::Absence;
 use retrysafe_core::record::{Answer, Fence, Judge, Record, Standing, State};
 use retrysafe_core::store::{Filter, Query, Store};
 
-use super::gateway::Gate;
+use super::gate::Gate;
 use super::upstream::Looked;
-use super::{Tick, World};
+use super::{Tick, World, flows, notices};
 use crate::fault::Fault;
 use crate::history::{Found, Role, STORE_EPOCH_MS, What};
 use crate::options::Kind;
@@ -38,6 +38,7 @@ pub async fn round(gate: Gate, tick: Tick) {
         }
         Tick::Reconcile => reconcile(gate).await,
         Tick::Operate => operate(gate).await,
+        Tick::Complete => flows::complete(gate).await,
     }
 }
 
@@ -50,6 +51,7 @@ async fn scan(gate: &Gate, standing: Standing) -> Vec<Record> {
 }
 
 async fn reconcile(gate: Gate) {
+    notices::match_inbox(&gate).await;
     for record in scan(&gate, Standing::Unknown).await {
         reconcile_one(&gate, &record).await;
     }
@@ -60,11 +62,7 @@ async fn reconcile_one(gate: &Gate, record: &Record) {
     let Some(key) = gate.tables.key(&record.id) else { return };
     let fence = record.fence.0 as u32;
     let asked_at = gate.clock();
-    let (lookup, since_ms) = gate.sim.with(|world| {
-        let burn = world.options.burns && world.chance.percent(75);
-        let seen = world.first_seen(gate.number, fence, asked_at);
-        (world.look_up(key, fence, burn), seen)
-    });
+    let since_ms = gate.sim.with(|world| world.first_seen(gate.number, fence, asked_at));
     let waited = match gate.options.fault {
         Some(Fault::AbsenceAtOnce) => gate.options.settle_ms(),
         Some(Fault::AbsenceByStoreClock) => gate.sim.with(|world| {
@@ -78,16 +76,10 @@ async fn reconcile_one(gate: &Gate, record: &Record) {
         Some(Fault::AbsenceAtOnce) => Absence::Proof,
         Some(_) | None => gate.options.absence,
     };
-    let settle = Duration::from_millis(gate.options.settle_ms());
-    let found = match poll_fn(|_| gate.sim.with(|world| world.looked(lookup))).await {
-        Looked::Found(exec) => {
-            let answer = gate.sim.with(|world| world.remembered(exec));
-            Some((Found::Effect, Evidence::Executed(answer)))
-        }
-        Looked::Burnt => Some((Found::Burnt, Evidence::NotExecuted(Proof::burnt()))),
-        Looked::Absent => Proof::absence(rule, Duration::from_millis(waited), settle)
-            .map(|proof| (Found::Absence, Evidence::NotExecuted(proof))),
-        Looked::Lost => None,
+    let waited = Duration::from_millis(waited);
+    let found = match gate.options.flow {
+        None => find_evidence(gate, key, fence, rule, waited).await,
+        Some(_) => flows::find_evidence(gate, record, rule, waited).await,
     };
     match found {
         Some((found, evidence)) => {
@@ -101,6 +93,10 @@ async fn reconcile_one(gate: &Gate, record: &Record) {
             if more || waits {
                 let _ = engine.looked_up(record, "").await;
             }
+            if gate.fault(Fault::LastLookupCloses) && !more {
+                let evidence = Evidence::NotExecuted(Proof::operator());
+                return resolve(gate, record, Found::Absence, evidence, Judge::Reconciler).await;
+            }
             if lookups + 1 >= gate.options.lookups_max && !waits {
                 gate.sim.with(|world| {
                     world.record(What::DeadLettered { key, fence });
@@ -108,6 +104,35 @@ async fn reconcile_one(gate: &Gate, record: &Record) {
                 });
             }
         }
+    }
+}
+
+/// What the upstream tells about a plain request. `waited` counts up to the question.
+async fn find_evidence(
+    gate: &Gate,
+    key: u8,
+    fence: u32,
+    rule: Absence,
+    waited: Duration,
+) -> Option<(Found, Evidence)> {
+    let lookup = gate.sim.with(|world| {
+        let burn = world.options.burns && world.chance.percent(75);
+        world.look_up(key, fence, burn)
+    });
+    let settle = match gate.options.fault {
+        Some(Fault::SettleWithoutLag) => gate.options.settle_without_lag_ms(),
+        Some(_) | None => gate.options.settle_ms(),
+    };
+    let settle = Duration::from_millis(settle);
+    match poll_fn(|_| gate.sim.with(|world| world.looked(lookup))).await {
+        Looked::Found(exec) => {
+            let answer = gate.sim.with(|world| world.remembered(exec));
+            Some((Found::Effect, Evidence::Executed(answer)))
+        }
+        Looked::Burnt => Some((Found::Burnt, Evidence::NotExecuted(Proof::burnt()))),
+        Looked::Absent => Proof::absence(rule, waited, settle)
+            .map(|proof| (Found::Absence, Evidence::NotExecuted(proof))),
+        Looked::Lost => None,
     }
 }
 
@@ -167,24 +192,31 @@ async fn operate(gate: Gate) {
         if !decides {
             continue;
         }
+        let of_flow = gate.options.flow.map(|_| flows::operators_evidence(&gate, &record, key));
         // People take their time between looking and deciding.
         let ms = gate.sim.with(|world| world.chance.scaled(1, world.options.lease_ms));
         gate.sim.sleep(ms).await;
-        let (found, evidence) = match effect {
-            Some(exec) => {
+        let (found, evidence) = match (of_flow, effect) {
+            (Some(of_flow), _) => of_flow,
+            (None, Some(exec)) => {
                 let status = gate.sim.with(|world| world.remembered(exec)).status();
                 let answer = Answer::NotKept { status, location: None };
                 (Found::OperatorSaysDone, Evidence::Executed(answer))
             }
-            None => (Found::OperatorSaysNot, Evidence::NotExecuted(Proof::operator())),
+            (None, None) => (Found::OperatorSaysNot, Evidence::NotExecuted(Proof::operator())),
         };
         resolve(&gate, &record, found, evidence, Judge::Operator).await;
     }
     if gate.sim.with(|world| world.strike(Kind::Expire, 60)) {
-        for record in scan(&gate, Standing::Completed).await {
+        let mut settled = scan(&gate, Standing::Completed).await;
+        if gate.options.flow.is_some() {
+            // A flow that holds work is refused.
+            settled.append(&mut scan(&gate, Standing::FailedRetryable).await);
+        }
+        for record in settled {
             if gate.sim.with(|world| world.chance.percent(50)) {
                 let engine = gate.sim.engine(gate.by(Role::Expirer));
-                let _ = engine.expire(record.id, "").await;
+                let _ = engine.expire(record.id, None, "").await;
             }
         }
     }

@@ -26,6 +26,7 @@ pub struct Exec {
     waiter: TaskNo,
     plan: Plan,
     took_effect: bool,
+    took_effect_at: u64,
     heard: bool,
 }
 
@@ -79,6 +80,7 @@ impl World {
             waiter: self.current,
             plan,
             took_effect: false,
+            took_effect_at: 0,
             heard: false,
         });
         if !self.strike(Kind::UpstreamLost, 4) {
@@ -154,9 +156,10 @@ impl World {
                 return;
             }
             if let Some(it) = self.execs.get_mut(usize::from(exec)) {
-                it.took_effect = true;
+                (it.took_effect, it.took_effect_at) = (true, self.now);
             }
             self.record(What::Effect { exec });
+            self.report_effect(exec);
             if self.options.webhooks && self.chance.percent(60) {
                 for _ in 0..self.chance.between(1, 2) {
                     let ms = self.chance.scaled(5, 4 * self.options.lease_ms);
@@ -289,7 +292,7 @@ impl World {
     /// Asks the upstream about a fence, for the present task; with `burn` it is to refuse it.
     pub fn look_up(&mut self, key: u8, fence: u32, burn: bool) -> u16 {
         let number = self.lookups.len() as u16;
-        let lost = self.strike(Kind::UpstreamLost, 10);
+        let lost = self.strike(Kind::UpstreamLost, 10) || self.is_silent();
         // What is lost may be the question or the answer.
         let arrives = !lost || self.chance.percent(50);
         self.lookups.push(Lookup {
@@ -315,7 +318,9 @@ impl World {
         let Some(lookup) = self.lookups.get(usize::from(number)) else { return };
         let (key, fence, burn, lost) = (lookup.key, lookup.fence, lookup.burn, lookup.lost);
         let looked = match self.effect_of(key, fence) {
-            Some(exec) => Looked::Found(exec),
+            // Whoever burns asks where it is written.
+            Some(exec) if burn || self.is_visible(exec) => Looked::Found(exec),
+            Some(_) => Looked::Absent,
             None if burn => {
                 while self.burnt.len() <= usize::from(key) {
                     self.burnt.push(0);
@@ -328,6 +333,10 @@ impl World {
             }
             None => Looked::Absent,
         };
+        if self.options.provider.is_some() {
+            let found = matches!(looked, Looked::Found(_));
+            self.record(What::Looked { key, fence, found });
+        }
         if let Some(lookup) = self.lookups.get_mut(usize::from(number)) {
             lookup.looked = Some(looked);
         }
@@ -339,6 +348,23 @@ impl World {
             };
             self.after(ms, Event::LookupReplies(number));
         }
+    }
+
+    /// Whether a lookup shows what was done: each is behind by another length.
+    fn is_visible(&mut self, exec: u16) -> bool {
+        let Some(plan) = self.options.provider else { return true };
+        let lag = self.chance.below(plan.lag_max_ms + 1);
+        let done_at = self.execs.get(usize::from(exec)).map_or(0, |it| it.took_effect_at);
+        done_at + lag <= self.now
+    }
+
+    /// Whether a lookup fails, or says that it does not know yet.
+    fn is_silent(&mut self) -> bool {
+        let Some(plan) = self.options.provider else { return false };
+        let fails = self.healed_at.is_none() && self.chance.percent(plan.silent_percent);
+        let is_silent = fails || !plan.has_lookups;
+        self.faults += u64::from(is_silent);
+        is_silent
     }
 
     pub fn lookup_replies(&mut self, number: u16) {
@@ -357,7 +383,7 @@ impl World {
         }
     }
 
-    fn is_burnt(&self, key: u8, fence: u32) -> bool {
+    pub fn is_burnt(&self, key: u8, fence: u32) -> bool {
         self.burnt.get(usize::from(key)).is_some_and(|burnt| fence <= *burnt && fence != 0)
     }
 }

@@ -22,11 +22,50 @@ pub const STORE_DEADLINE_MS: u64 = 400;
 pub enum Request {
     Insert(First),
     Load(u8),
-    Swap { key: u8, version: u64, write: Write, force: bool },
+    Swap {
+        key: u8,
+        version: u64,
+        write: Write,
+        force: bool,
+    },
     Scan(Query),
-    Reap { limit: usize },
+    Reap {
+        limit: usize,
+    },
+    /// The guarded write of a transaction: what the record will be, if that is committed.
+    Guard {
+        key: u8,
+        version: u64,
+        write: Write,
+        force: bool,
+    },
+    /// The end of that transaction, with the rows of a phase.
+    Commit(Commit),
     Put(First),
     Delete(u8),
+}
+
+/// A transaction that is to be committed.
+pub struct Commit {
+    pub key: u8,
+    /// The version that the record had when it was guarded.
+    pub version: u64,
+    /// The version that it gets.
+    pub reserved: u64,
+    pub write: Write,
+    /// The phase whose rows it writes.
+    pub phase: u8,
+    pub force: bool,
+    /// Only a planted fault commits one without the other.
+    pub parts: Parts,
+}
+
+/// What a transaction commits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Parts {
+    All,
+    RowsOnly,
+    RecordOnly,
 }
 
 /// What the store answers.

@@ -5,8 +5,7 @@
 
 use http::{HeaderValue, header};
 
-use super::{Bench, finding, same};
-use crate::check::probe::{Answer, Heard};
+use super::{Bench, finding, judge_retry};
 use crate::check::report::{Finding, Verdict};
 use crate::check::request::{Shot, new_key};
 
@@ -34,7 +33,7 @@ async fn other_host_name(bench: &Bench<'_>) -> Option<Finding> {
     let first = bench.send(&shot, &key).await;
     let again = bench.settle(&elsewhere, &key).await;
     let told = format!("{other_name} instead of {}", shot.url.host().unwrap_or_default());
-    Some(judge(bench, "host_name", &told, first.success()?, &again))
+    Some(judge_retry(bench, "host_name", &told, first.success()?, &again))
 }
 
 /// The same form under another boundary, where the operation takes forms.
@@ -48,30 +47,11 @@ async fn other_boundary(bench: &Bench<'_>) -> Option<Finding> {
         return Some(finding("form_boundary", Verdict::Note, seen));
     };
     let again = bench.settle(&form("fedcba9876543210fedcba9876543210")?, &key).await;
-    Some(judge(bench, "form_boundary", "another boundary around the same form", first, &again))
-}
-
-fn judge(
-    bench: &Bench<'_>,
-    id: &'static str,
-    told: &str,
-    first: &Answer,
-    again: &Heard,
-) -> Finding {
-    match again.answer() {
-        Some(answer) if same(answer, first) && (bench.distinct || answer.is_marked()) => {
-            finding(id, Verdict::Pass, format!("{told} is the same request"))
-        }
-        Some(answer) if same(answer, first) => {
-            finding(id, Verdict::Untold, "executions cannot be told apart")
-        }
-        Some(answer) if answer.status.is_success() => {
-            finding(id, Verdict::Fault, format!("{told} was executed again"))
-        }
-        Some(_) | None => finding(
-            id,
-            Verdict::Weak,
-            format!("{told} gets {again}: a client that retries so cannot get its answer"),
-        ),
-    }
+    Some(judge_retry(
+        bench,
+        "form_boundary",
+        "another boundary around the same form",
+        first,
+        &again,
+    ))
 }

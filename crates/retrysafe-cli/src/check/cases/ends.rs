@@ -1,13 +1,15 @@
 //! What happens after an error, and after a caller that went away?
 
+use super::in_flight::{InFlight, send_slow};
 use super::{Bench, finding, is_running, same};
 use crate::check::report::{Finding, Verdict};
 use crate::check::request::new_key;
 
-pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
+/// `duplicates_wait` says what was seen before: a duplicate gets the first one's answer, and nobody is told to wait.
+pub(crate) async fn cases(bench: &Bench<'_>, duplicates_wait: bool) -> Vec<Finding> {
     let mut found = client_error(bench).await;
     found.extend(server_error(bench).await);
-    found.extend(disconnect(bench).await);
+    found.extend(disconnect(bench, duplicates_wait).await);
     found
 }
 
@@ -91,13 +93,21 @@ async fn server_error(bench: &Bench<'_>) -> Vec<Finding> {
     }]
 }
 
-async fn disconnect(bench: &Bench<'_>) -> Vec<Finding> {
+async fn disconnect(bench: &Bench<'_>, duplicates_wait: bool) -> Vec<Finding> {
     let shot = bench.slow_shot();
     let key = new_key();
     let before = bench.effects().await;
-    if let Err(error) = bench.probe.send_and_leave(&bench.keyed(&shot, &key)).await {
-        return vec![finding("disconnect", Verdict::Untold, error)];
-    }
+    let is_seen = if bench.template.slow.is_empty() {
+        if let Err(error) = bench.probe.send_and_leave(&bench.keyed(&shot, &key)).await {
+            return vec![finding("disconnect", Verdict::Untold, error)];
+        }
+        true
+    } else {
+        let InFlight { running, is_seen } = send_slow(bench, &shot, &key, duplicates_wait).await;
+        // The connection ends with the task.
+        running.abort();
+        is_seen
+    };
     let settled = bench.settle(&shot, &key).await;
     let again = bench.send(&shot, &key).await;
     let (Some(settled), Some(again)) = (settled.answer(), again.answer()) else {
@@ -133,6 +143,9 @@ async fn disconnect(bench: &Bench<'_>) -> Vec<Finding> {
                 again.status.as_u16()
             ),
         )
+    } else if !is_seen {
+        let seen = "no duplicate was told to wait, so the caller may have hung up before its request had arrived";
+        finding("disconnect", Verdict::Untold, seen)
     } else if settled.status.is_success() {
         finding("disconnect", Verdict::Pass, "the work went on, and the retry got its answer")
     } else {

@@ -1,21 +1,17 @@
 //! What happens when a key is used for something it does not name?
 
-use std::time::Duration;
-
 use http::{HeaderValue, Method};
 
+use super::in_flight::{InFlight, send_slow};
 use super::{Bench, finding, is_running, same};
 use crate::check::probe::{Answer, Heard};
 use crate::check::report::{Finding, Verdict};
 use crate::check::request::new_key;
 
-/// How long after a slow request another body follows it. Long enough to have arrived, far shorter
-/// than the second that a slow request takes.
-const HEAD_START: Duration = Duration::from_millis(300);
-
-pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
+/// `duplicates_wait` says what was seen before: a duplicate gets the first one's answer, and nobody is told to wait.
+pub(crate) async fn cases(bench: &Bench<'_>, duplicates_wait: bool) -> Vec<Finding> {
     let mut found = other_body(bench).await;
-    found.extend(other_body_in_flight(bench).await);
+    found.extend(other_body_in_flight(bench, duplicates_wait).await);
     found.extend(no_key(bench).await);
     found.extend(malformed(bench).await);
     found.extend(forms(bench).await);
@@ -81,18 +77,15 @@ fn explained(answer: &Answer) -> Finding {
     }
 }
 
-async fn other_body_in_flight(bench: &Bench<'_>) -> Option<Finding> {
+async fn other_body_in_flight(bench: &Bench<'_>, duplicates_wait: bool) -> Option<Finding> {
     if bench.template.slow.is_empty() {
         return None;
     }
     let shot = bench.slow_shot();
     let key = new_key();
-    let probe = bench.probe.clone();
-    let keyed = bench.keyed(&shot, &key);
-    let first = tokio::spawn(async move { probe.send(&keyed).await });
-    tokio::time::sleep(HEAD_START).await;
+    let InFlight { running, is_seen } = send_slow(bench, &shot, &key, duplicates_wait).await;
     let other = bench.send(&shot.altered(), &key).await;
-    let first = first.await.ok()?;
+    let first = running.await.ok()?;
     Some(match other.answer() {
         Some(answer) if is_running(answer) => finding(
             "mismatch_in_flight",
@@ -102,7 +95,14 @@ async fn other_body_in_flight(bench: &Bench<'_>) -> Option<Finding> {
                 answer.status.as_u16()
             ),
         ),
-        _ => judge_other("mismatch_in_flight", first.answer(), &other),
+        _ => match judge_other("mismatch_in_flight", first.answer(), &other) {
+            judged if judged.verdict == Verdict::Pass && !is_seen => finding(
+                "mismatch_in_flight",
+                Verdict::Untold,
+                "no duplicate was told to wait, so the first request may have been over",
+            ),
+            judged => judged,
+        },
     })
 }
 

@@ -5,16 +5,21 @@
 
 mod disguise;
 mod ends;
+mod in_flight;
 mod misuse;
+mod places;
 mod race;
 mod replay;
 
 use std::time::Duration;
 
+use retrysafe_core::units::show_duration;
+
 use super::CannotCheck;
 use super::probe::{Answer, Heard, Probe};
 use super::report::{Finding, Report, Verdict};
 use super::request::{Shot, Template, new_key};
+use crate::harmless::harmless;
 use crate::output::complain;
 
 /// How long to pause between polls of a request that is still running.
@@ -65,6 +70,19 @@ pub(crate) fn plan(template: &Template, parallel: u16) -> String {
     if !template.slow.is_empty() {
         lines.push((12, "a slow request, with duplicates and another body while it runs".into()));
     }
+    if !template.refreshed_credential.is_empty() {
+        lines.push((2, "the same key with a refreshed credential".into()));
+    }
+    if let Some(url) = &template.second_url {
+        lines.push((n + 3, format!("the same key at {url}, also at both at once")));
+    }
+    if let Some(ttl) = template.ttl {
+        let ttl = show_duration(ttl);
+        lines.push((3, format!("the same key within {ttl} and after it")));
+    }
+    if let Some(command) = &template.restart_command {
+        lines.push((9, format!("requests around a restart, twice, by: {command}")));
+    }
     let total: usize = lines.iter().map(|(count, _)| count).sum();
     let mut text = format!("About {total} requests to {} {}:\n", template.method, template.url);
     for (count, line) in lines {
@@ -101,10 +119,15 @@ pub(crate) async fn run(
     tell("duplicates at once");
     report.extend(race::cases(&bench).await);
     tell("misuse");
-    report.extend(misuse::cases(&bench).await);
+    let duplicates_wait = report.shows_that_duplicates_wait();
+    report.extend(misuse::cases(&bench, duplicates_wait).await);
     report.extend(disguise::cases(&bench).await);
     tell("errors and lost callers");
-    report.extend(ends::cases(&bench).await);
+    report.extend(ends::cases(&bench, duplicates_wait).await);
+    if places::is_asked_for(template) {
+        tell("other places and times");
+    }
+    report.extend(places::cases(&bench, duplicates_wait).await);
     report.conclude();
     Ok(report)
 }
@@ -118,10 +141,21 @@ impl Bench<'_> {
             first = self.send(&self.template.shot(), &new_key()).await;
         }
         let Some(first) = first.success() else {
+            let why = first.answer().and_then(Answer::detail);
+            let why = why.map(|why| format!(". It says: {}", harmless(&why, false)));
             return Err(CannotCheck(format!(
-                "the operation does not succeed with a new key ({first}); give a body and headers that it accepts"
+                "the operation does not succeed with a new key ({first}); give a body (-d) and headers (-H) that it accepts{}",
+                why.unwrap_or_default()
             )));
         };
+        if let Some(list) = &self.template.list
+            && self.effects().await.is_none()
+        {
+            let pointer = &self.template.list_pointer;
+            return Err(CannotCheck(format!(
+                "--list {list} does not answer with a JSON array at the pointer {pointer:?} (--list-pointer; \"\" is the whole answer, \"/data\" its member data), so nothing can be counted"
+            )));
+        }
         let second = self.send(&self.template.shot(), &new_key()).await;
         self.distinct = second.success().is_some_and(|second| second.body != first.body);
         Ok(())
@@ -192,4 +226,30 @@ pub(crate) fn same_shape(one: &Answer, other: &Answer) -> bool {
 
 pub(crate) fn finding(id: &'static str, verdict: Verdict, seen: impl Into<String>) -> Finding {
     Finding::new(id, verdict, seen.into())
+}
+
+/// Judges a retry that a client sends a little differently, or elsewhere. `told` says how.
+pub(crate) fn judge_retry(
+    bench: &Bench<'_>,
+    id: &'static str,
+    told: &str,
+    first: &Answer,
+    again: &Heard,
+) -> Finding {
+    match again.answer() {
+        Some(answer) if same(answer, first) && (bench.distinct || answer.is_marked()) => {
+            finding(id, Verdict::Pass, format!("{told} is the same request"))
+        }
+        Some(answer) if same(answer, first) => {
+            finding(id, Verdict::Untold, "executions cannot be told apart")
+        }
+        Some(answer) if answer.status.is_success() => {
+            finding(id, Verdict::Fault, format!("{told} was executed again"))
+        }
+        Some(_) | None => finding(
+            id,
+            Verdict::Weak,
+            format!("{told} gets {again}: a client that retries so cannot get its answer"),
+        ),
+    }
 }

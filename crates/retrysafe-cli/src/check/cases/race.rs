@@ -42,7 +42,7 @@ async fn burst(bench: &Bench<'_>) -> Vec<Finding> {
         let seen = format!("the list shows {} effects of one key", after - before);
         found.push(finding("race", Verdict::Fault, seen));
     }
-    found.extend(in_flight(&heard, !bench.template.slow.is_empty()));
+    found.extend(in_flight(bench, &heard));
     found
 }
 
@@ -135,12 +135,17 @@ fn judge(bench: &Bench<'_>, heard: &[Heard], last: &Heard, id: &'static str) -> 
 }
 
 /// How the API tells a duplicate to wait.
-fn in_flight(heard: &[Heard], is_slow: bool) -> Vec<Finding> {
+fn in_flight(bench: &Bench<'_>, heard: &[Heard]) -> Vec<Finding> {
+    let is_slow = !bench.template.slow.is_empty();
     let told: Vec<&Answer> =
         heard.iter().filter_map(Heard::answer).filter(|answer| is_running(answer)).collect();
     let Some(one) = told.first() else {
-        let all_answered = heard.iter().all(|heard| heard.success().is_some());
-        return vec![if is_slow && all_answered {
+        let answers: Vec<&Answer> = heard.iter().filter_map(Heard::success).collect();
+        let is_one =
+            answers.windows(2).all(|pair| matches!(pair, [one, other] if one.body == other.body));
+        // Duplicates that were all executed were all answered, too: nobody has waited for anybody.
+        let have_waited = answers.len() == heard.len() && is_one && bench.distinct;
+        return vec![if is_slow && have_waited {
             finding("retry_after", Verdict::Pass, WAITED)
         } else {
             finding("retry_after", Verdict::Note, "no duplicate was told to wait")

@@ -3,13 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::args::FilterArgs;
+use crate::args::{FilterArgs, UnknownFilterArgs};
 use crate::commands::admin_client::AdminClient;
 use crate::output;
 use crate::percent::encoded;
 
 /// How many keys are read at once.
 const PAGE: usize = 500;
+
+/// How many unknown keys are read at once.
+const UNKNOWN_PAGE: usize = 1_000;
 
 /// How many digits of an id or a digest are shown: as many as in the log.
 const DIGITS: usize = 12;
@@ -81,6 +84,30 @@ async fn page(
     caller.get(&path).await
 }
 
+/// One page of what is unknown, the oldest first, with at most `limit` keys.
+pub(crate) async fn unknown_page(
+    caller: &AdminClient,
+    filter: &UnknownFilterArgs,
+    cursor: Option<String>,
+    limit: usize,
+) -> Result<Value, Failure> {
+    let limit = limit.min(UNKNOWN_PAGE);
+    let mut path = format!("/api/v1/unknown?limit={limit}");
+    for (name, value) in [
+        ("route", filter.route.clone()),
+        ("path", filter.path.clone()),
+        ("scope", filter.scope.clone()),
+        ("older_than", filter.older_than.clone()),
+        ("dead_lettered", filter.dead_lettered.map(|wanted| wanted.to_string())),
+        ("cursor", cursor),
+    ] {
+        if let Some(value) = value {
+            path.push_str(&format!("&{name}={}", encoded(&value)));
+        }
+    }
+    caller.get(&path).await
+}
+
 /// Writes keys as a table that fits the terminal.
 pub(super) fn table(keys: &[Value]) {
     if keys.is_empty() {
@@ -98,45 +125,10 @@ fn row(key: &Value) -> Vec<String> {
         ["since", "settled_at", "begun_at"].into_iter().find_map(|name| key.get(name)?.as_str());
     vec![
         text("state").to_owned(),
-        since.map_or_else(|| "-".to_owned(), age),
+        since.map_or_else(|| "-".to_owned(), output::age),
         format!("{} {}", text("method"), text("path")),
         text("scope").to_owned(),
         digits("key"),
         digits("id"),
     ]
-}
-
-/// How long ago a time is, in one unit. The store's clock and ours may differ by a little.
-fn age(since: &str) -> String {
-    let Ok(since) = since.parse::<jiff::Timestamp>() else { return "-".into() };
-    let seconds = jiff::Timestamp::now().duration_since(since).as_secs().max(0);
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_short() {
-        for (seconds, shown) in [
-            (0, "0s"),
-            (119, "119s"),
-            (120, "2m"),
-            (7_199, "119m"),
-            (7_200, "2h"),
-            (900_000, "10d"),
-        ] {
-            let since = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds);
-            assert_eq!(age(&since.to_string()), shown);
-        }
-        assert_eq!(age("soon"), "-");
-        let ahead = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(60);
-        assert_eq!(age(&ahead.to_string()), "0s", "the store's clock is ahead of ours");
-    }
 }

@@ -1,11 +1,15 @@
 //! What do `keys list`, `show`, `find`, `resolve`, `release` and `expire` do?
+//!
+//! `unknown …` has the same verbs, and does them here.
 
-mod act;
-mod list;
-mod search;
-mod show;
+pub(super) mod act;
+pub(super) mod list;
+pub(super) mod search;
+pub(super) mod show;
 
 use std::collections::BTreeMap;
+
+use serde_json::Map;
 
 use super::admin_client::AdminClient;
 use crate::Failure;
@@ -25,25 +29,20 @@ pub(crate) async fn run(
         KeysCommand::List { admin, filter, limit } => {
             list::run(&caller(&admin)?, &filter, limit, admin.json).await
         }
-        KeysCommand::Show { admin, text } => {
-            let caller = caller(&admin)?;
-            let id = search::one(&caller, &text).await?.id;
-            show::run(&caller, &id, admin.json).await
-        }
+        KeysCommand::Show { admin, text } => show::run(&caller(&admin)?, &text, admin.json).await,
         KeysCommand::Find { admin, text, limit } => {
             search::run(&caller(&admin)?, &text, limit, admin.json).await
         }
-        KeysCommand::Resolve { action, outcome, status, headers, body, fence } => {
-            let document = act::verdict(&action.reason, outcome, status, &headers, body)?;
-            act::run(&caller(&action.admin)?, &action, "resolve", &document, fence).await
+        KeysCommand::Resolve(args) => {
+            let verdict = act::verdict(&args)?;
+            let caller = caller(&args.decision.admin)?;
+            act::run(&caller, &args.decision, "resolve", verdict, variables).await
         }
-        KeysCommand::Release { action, fence } => {
-            let document = act::because(&action.reason);
-            act::run(&caller(&action.admin)?, &action, "release", &document, fence).await
+        KeysCommand::Release(decision) => {
+            act::run(&caller(&decision.admin)?, &decision, "release", Map::new(), variables).await
         }
-        KeysCommand::Expire { action } => {
-            let document = act::because(&action.reason);
-            act::run(&caller(&action.admin)?, &action, "expire", &document, None).await
+        KeysCommand::Expire(decision) => {
+            act::run(&caller(&decision.admin)?, &decision, "expire", Map::new(), variables).await
         }
     }
 }

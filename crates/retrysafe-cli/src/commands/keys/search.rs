@@ -18,7 +18,7 @@ const ID_DIGITS: usize = 64;
 const NAMED_MAX: usize = 20;
 
 /// A key that was found, and the attempt that was seen of it.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub id: String,
     /// None where only the id is known.
     pub fence: Option<u64>,
@@ -51,7 +51,7 @@ pub(super) async fn run(
 /// # Errors
 ///
 /// If there is none, or more than one.
-pub(super) async fn one(caller: &AdminClient, text: &str) -> Result<Found, Failure> {
+pub(crate) async fn one(caller: &AdminClient, text: &str) -> Result<Found, Failure> {
     if text.len() == ID_DIGITS && text.chars().all(|digit| digit.is_ascii_hexdigit()) {
         return Ok(Found { id: text.to_ascii_lowercase(), fence: None });
     }

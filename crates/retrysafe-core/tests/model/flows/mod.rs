@@ -157,6 +157,13 @@ fn a_final_answer_is_true_and_stays() {
 }
 
 #[test]
+fn what_nobody_knows_may_have_happened() {
+    for setting in [Setting::keyed(), Setting::unkeyed()] {
+        breaks(&setting.with(Fault::GivenUpIsUnknown), &[Promise::DoubtHasReason]);
+    }
+}
+
+#[test]
 fn nobody_is_stuck() {
     breaks(&Setting::unkeyed().with(Fault::NoSweeper), &[Promise::NobodyStuck]);
     breaks(&Setting::keyed().with(Fault::NoCompleter), &[Promise::NobodyStuck]);

@@ -61,6 +61,8 @@ pub(super) enum Fault {
     NewKeyPerAttempt,
     /// Under a first-sent mark a handler's 5xx releases the record.
     ServerErrorReleases,
+    /// A handler that is given up between two calls leaves the record unknown.
+    GivenUpIsUnknown,
     /// The mere fact that the call was executed completes the flow.
     FactCompletes,
     /// Nobody sweeps.
@@ -348,6 +350,15 @@ impl Setting {
             world.write(self, &record, &write);
             return;
         }
+        let is_doubt = matches!(outcome, Outcome::Unknown(_)) && is_current && is_open;
+        if let (true, true, Some(record)) =
+            (self.has(Fault::GivenUpIsUnknown), is_doubt, world.unfold(self))
+        {
+            let becomes = Becomes::Unknown(Doubt::Panicked);
+            let write = Write { becomes, new_fence: false, what: None, ttl: None };
+            world.write(self, &record, &write);
+            return;
+        }
         self.apply(world, &Settle { fence, outcome, ttl: None, point: knows });
     }
 
@@ -467,6 +478,7 @@ impl Setting {
             elapsed: ticks(0),
             deadline,
             digest: &digest,
+            is_repeatable: self.repeatable().is_some(),
         })
     }
 }

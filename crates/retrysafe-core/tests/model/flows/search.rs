@@ -27,6 +27,8 @@ pub(super) enum Promise {
     AnswerIsTrue,
     /// No effect is hidden behind a record that says that nothing happened.
     NothingHidden,
+    /// A flow is unknown only where a call of it may have been made.
+    DoubtHasReason,
     /// Without anybody's help no record stays in progress.
     NobodyStuck,
     /// Whoever comes back gets the flow completed.
@@ -77,6 +79,13 @@ fn broken_by(setting: &Setting, world: &World) -> Option<Promise> {
         (
             record.standing == Some(Standing::FailedRetryable) && is_before_call && effects > 0,
             Promise::NothingHidden,
+        ),
+        (
+            // A sweeper that writes blindly doubts everything; it is asked what worse it does.
+            record.standing == Some(Standing::Unknown)
+                && matches!(record.point, Some(RecoveryPoint::Before(_)))
+                && !setting.sweeper_looks_first(),
+            Promise::DoubtHasReason,
         ),
     ];
     checks.into_iter().find(|(is_broken, _)| *is_broken).map(|(_, promise)| promise)

@@ -303,6 +303,8 @@ impl Steps<'_> {
             self.push(next, "a step is on its way", Kind::Failure);
         }
         self.settle(at, &Outcome::Retryable(None), "a handler's 5xx", Kind::Failure);
+        let given_up = Outcome::Unknown(Doubt::Panicked);
+        self.settle(at, &given_up, "a handler is given up", Kind::Failure);
     }
 
     fn before_the_wire(&mut self, at: usize) {
@@ -325,6 +327,10 @@ impl Steps<'_> {
                 SendDecision::OtherBytes => {
                     let doubt = Outcome::Unknown(Doubt::OtherBytes);
                     self.settle(at, &doubt, "other bytes are not sent", kind);
+                }
+                SendDecision::NotRepeatable => {
+                    let doubt = Outcome::Unknown(Doubt::NotRepeatable);
+                    self.settle(at, &doubt, "nobody may repeat it", kind);
                 }
             }
         }

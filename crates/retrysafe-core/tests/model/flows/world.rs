@@ -443,6 +443,7 @@ fn first(setting: &Setting, owner: u8) -> First {
         lease: ticks(setting.lease),
         owner: u64::from(owner),
         request_id: None,
+        flow: None,
     }
 }
 

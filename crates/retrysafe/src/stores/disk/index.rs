@@ -290,8 +290,18 @@ impl RecordIndex {
 
     /// The entries of one shard, in no order. Shard by shard is id order.
     pub(crate) fn shard(&self, number: usize) -> Vec<IndexEntry> {
+        self.shard_where(number, |_| true)
+    }
+
+    /// The entries of one shard that fit.
+    pub(crate) fn shard_where(
+        &self,
+        number: usize,
+        fits: impl Fn(&IndexEntry) -> bool,
+    ) -> Vec<IndexEntry> {
         let Some(shard) = self.read(number) else { return Vec::new() };
-        shard.entries.iter().filter(|entry| entry.version != 0).copied().collect()
+        let used = shard.entries.iter().filter(|entry| entry.version != 0);
+        used.filter(|entry| fits(entry)).copied().collect()
     }
 
     fn at(&self, handle: u32) -> Option<IndexEntry> {

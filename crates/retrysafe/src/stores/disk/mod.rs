@@ -30,6 +30,7 @@
 //! `docs/disk-format.md` describes the files. Read `append` and `tail` first, then `open`.
 
 mod append;
+mod aside;
 mod batch;
 mod clean;
 mod create;
@@ -65,10 +66,10 @@ use retrysafe_core::record::{First, Record, Write};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{
     Census, ChangeHint, Inserted, LoadedUnless, Page, Query, Stamped, Store, StoreError,
-    StoreErrorKind, Swapped,
+    StoreErrorKind, Swapped, Voucher,
 };
 use retrysafe_core::time::Time;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub use self::doctor::{DoctorReport, SegmentReport, StoreFault, doctor};
 pub use self::error::OpenError;
@@ -153,6 +154,8 @@ struct StoreSettings {
 pub struct DiskStore {
     reader: Arc<LogReader>,
     writer: Arc<WriterHandle>,
+    /// How many more pages may be read at once.
+    page_permits: Arc<Semaphore>,
 }
 
 /// The way to the writer's thread, which ends when this is dropped.
@@ -241,7 +244,7 @@ impl DiskOptions {
         let (queue, thread) = writer::start(log, Arc::clone(&is_closing))
             .map_err(OpenError::io("start a thread for", path))?;
         let writer = WriterHandle { queue, is_closing, thread: Mutex::new(Some(thread)), folder };
-        Ok(DiskStore { reader, writer: Arc::new(writer) })
+        Ok(DiskStore { reader, writer: Arc::new(writer), page_permits: aside::page_permits() })
     }
 }
 
@@ -285,23 +288,6 @@ impl DiskStore {
             Err(StoreError::maybe_applied(StoreErrorKind::Unavailable)
                 .because("the store's writer has ended"))
         })
-    }
-}
-
-impl DiskStore {
-    /// Reads a page, which is thousands of reads: not on a thread that serves requests.
-    async fn aside(
-        &self,
-        read: impl FnOnce(&LogReader) -> Result<(Time, Page), StoreError> + Send + 'static,
-    ) -> Result<Stamped<Page>, StoreError> {
-        let reader = Arc::clone(&self.reader);
-        let read = move || read(&reader).map(|(now, value)| Stamped { now, value });
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => runtime.spawn_blocking(read).await.unwrap_or_else(|error| {
-                Err(StoreError::not_applied(StoreErrorKind::Unavailable).because(error))
-            }),
-            Err(_) => read(),
-        }
     }
 }
 
@@ -367,6 +353,10 @@ impl Store for DiskStore {
         Some(self.reader.watchers.hint(id))
     }
 
+    fn voucher(&self) -> Option<&dyn Voucher> {
+        Some(self)
+    }
+
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
         self.reader.check()?;
         self.ask(|reply| WriterOp::Swap(Box::new((from, write)), reply)).await
@@ -392,5 +382,19 @@ impl Store for DiskStore {
 
     async fn census(&self) -> Result<Stamped<Census>, StoreError> {
         Ok(Stamped { now: self.reader.clock.now(), value: self.reader.census()? })
+    }
+}
+
+impl Voucher for DiskStore {
+    fn vouch(&self, id: Id, version: u64) -> Option<Time> {
+        // Versions are never used twice, so an entry of this version is this record's, and the index shows what is durable.
+        self.reader.index.get(index::prefix_of(&id), version)?;
+        self.reader.check_folder_lately().ok()?;
+        Some(self.reader.clock.now())
+    }
+
+    fn at_hand(&self, id: Id) -> Option<Record> {
+        self.reader.check_folder().ok()?;
+        self.reader.find_answer(&id).ok().flatten()
     }
 }

@@ -91,8 +91,11 @@ impl LogWriter {
     pub(crate) fn commit(&mut self, ops: impl IntoIterator<Item = WriterOp>) {
         for op in ops {
             match op {
-                WriterOp::Insert(first, reply) => self.insert(&first, reply),
-                WriterOp::Swap(from, reply) => self.swap(&from.0, &from.1, reply),
+                WriterOp::Insert(first, reply) => self.insert(*first, reply),
+                WriterOp::Swap(swap, reply) => {
+                    let (from, write) = *swap;
+                    self.swap(from, &write, reply);
+                }
                 WriterOp::Probe(reply) => self.probe(reply),
                 WriterOp::Close => {}
                 WriterOp::Reap(left, reply) => {
@@ -115,7 +118,7 @@ impl LogWriter {
         !self.reaps.is_empty()
     }
 
-    fn insert(&mut self, first: &First, reply: Reply<Inserted>) {
+    fn insert(&mut self, first: First, reply: Reply<Inserted>) {
         if let Err(error) = self.reader.check() {
             return drop(reply.send(Err(error)));
         }
@@ -138,7 +141,7 @@ impl LogWriter {
             }
             Ok(expired) => expired.map_or(0, |record| record.version),
         };
-        let record = first.record(now, self.appender.tail.sequence + 1);
+        let record = first.into_record(now, self.appender.tail.sequence + 1);
         match self.appender.append(&record, previous, ReserveUse::Kept) {
             Err(error) => drop(reply.send(Err(error))),
             Ok(()) => {
@@ -148,7 +151,7 @@ impl LogWriter {
         }
     }
 
-    fn swap(&mut self, from: &Record, write: &Write, reply: Reply<Swapped>) {
+    fn swap(&mut self, from: Record, write: &Write, reply: Reply<Swapped>) {
         if let Err(error) = self.reader.check() {
             return drop(reply.send(Err(error)));
         }
@@ -166,8 +169,10 @@ impl LogWriter {
             let lost = current.map(|record| Stamped { now, value: Swapped::Lost(record) });
             return drop(reply.send(lost));
         }
-        let record = write.onto(from, now, self.appender.tail.sequence + 1);
-        match self.appender.append(&record, from.version, ReserveUse::Usable) {
+        let previous = from.version;
+        // The version is the same, so what the caller has read is what is kept.
+        let record = write.over(from, now, self.appender.tail.sequence + 1);
+        match self.appender.append(&record, previous, ReserveUse::Usable) {
             Err(error) => drop(reply.send(Err(error))),
             Ok(()) => {
                 let answer = Stamped { now, value: Swapped::Done(record) };

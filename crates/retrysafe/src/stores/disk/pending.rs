@@ -3,8 +3,6 @@
 //! A batch gathers entries and the answers that are given once it is durable. Of an id that the batch
 //! changes it knows the record that will be, so that whoever comes later in the batch decides by that.
 
-use std::collections::HashMap;
-
 use retrysafe_core::record::Record;
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Inserted, Stamped, StoreError, Swapped};
@@ -14,6 +12,7 @@ use super::format::{
     BATCH_BYTES, BatchHeader, ENTRY_BYTES, EntryHeader, EntryPlace, LogState, PAGE, TRAILER_BYTES,
     batch_bytes, checksum_of,
 };
+use crate::id_map::IdMap;
 
 /// What a batch is padded with, and its trailer written over.
 const ZEROS: [u8; PAGE + TRAILER_BYTES] = [0; PAGE + TRAILER_BYTES];
@@ -26,7 +25,7 @@ pub(crate) struct PendingBatch {
     entries: Vec<PendingEntry>,
     answers: Vec<PendingAnswer>,
     /// Which answer holds the last pending change of an id.
-    latest: HashMap<Id, usize>,
+    latest: IdMap<usize>,
     /// Whether it is to be written even without entries, for the sake of its header.
     is_marked: bool,
     /// Where in the newest segment that begins which this batch holds anew. See
@@ -92,7 +91,7 @@ impl PendingBatch {
         Self {
             bytes: vec![0; BATCH_BYTES],
             entries: Vec::new(),
-            latest: HashMap::new(),
+            latest: IdMap::default(),
             answers: Vec::new(),
             is_marked: false,
             renews: None,

@@ -6,7 +6,8 @@
 //! entry that still says the same is damage.
 //!
 //! Before an answer leaves, the folder must still be where it was: what is read from a folder that
-//! was taken away will not be there after the next start.
+//! was taken away will not be there after the next start. Only an answer that is at hand already, and was
+//! the right one a moment ago, is given without looking each time.
 
 use std::cmp::Ordering;
 use std::io;
@@ -37,7 +38,7 @@ const TRIES: usize = 32;
 const READS_MAX: usize = 4_096;
 
 /// How often the segments are looked at that nobody writes, whether they were removed. The folder
-/// itself is looked at before every answer, and the segment that is written after every write.
+/// itself is looked at before every answer that is read, and the segment that is written after every write.
 const FILES_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What readers and the writer share.
@@ -89,6 +90,16 @@ impl LogReader {
             self.fail(error.to_string());
         }
         self.check()
+    }
+
+    /// The same, as it was a moment ago: to look takes longer than all else that an answer at hand needs.
+    pub(crate) fn check_folder_lately(&self) -> Result<(), StoreError> {
+        let looked = self.looked.try_lock().map(|looked| looked.elapsed());
+        match looked {
+            Ok(ago) if ago >= FILES_LOOK_EVERY => self.check_folder(),
+            // Nobody else holds it for longer than it takes to look.
+            Ok(_) | Err(_) => self.check(),
+        }
     }
 
     fn check_files(&self) -> io::Result<()> {
@@ -255,26 +266,33 @@ impl LogReader {
 
     /// The entries that were written last below a version, the last first, at most [`READS_MAX`].
     fn last_entries(&self, standing: Option<Standing>, below: u64) -> Vec<IndexEntry> {
-        let mut last: Vec<IndexEntry> = Vec::new();
         let newest_first = |last: &mut Vec<IndexEntry>| {
             last.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.version));
             last.truncate(READS_MAX);
         };
-        let parts: Box<dyn Iterator<Item = Vec<IndexEntry>>> = match standing {
-            Some(Standing::InProgress) => Box::new(std::iter::once(self.index.running(u64::MAX))),
-            Some(Standing::Unknown) => Box::new(std::iter::once(self.index.unknown())),
-            Some(Standing::Completed | Standing::FailedRetryable) | None => {
-                Box::new((0..SHARDS).map(|number| self.index.shard(number)))
-            }
+        let fits = |entry: &IndexEntry| {
+            entry.version < below && standing.is_none_or(|standing| entry.standing == standing)
         };
-        for part in parts {
-            let fits = |entry: &IndexEntry| {
-                entry.version < below && standing.is_none_or(|standing| entry.standing == standing)
-            };
-            last.extend(part.into_iter().filter(fits));
+        let few = match standing {
+            Some(Standing::InProgress) => Some(self.index.running(u64::MAX)),
+            Some(Standing::Unknown) => Some(self.index.unknown()),
+            Some(Standing::Completed | Standing::FailedRetryable) | None => None,
+        };
+        if let Some(mut few) = few {
+            few.retain(fits);
+            newest_first(&mut few);
+            return few;
+        }
+        let mut last: Vec<IndexEntry> = Vec::new();
+        // Whatever is older than as many as are wanted is passed over where it lies: a store of millions is not copied for a page.
+        let mut oldest = 0;
+        for number in 0..SHARDS {
+            let is_young = |entry: &IndexEntry| entry.version > oldest && fits(entry);
+            last.extend(self.index.shard_where(number, is_young));
             // Not after each shard: sorting what stays anyway would cost more than the memory.
             if last.len() > 2 * READS_MAX {
                 newest_first(&mut last);
+                oldest = last.last().map_or(0, |entry| entry.version);
             }
         }
         newest_first(&mut last);

@@ -76,6 +76,7 @@ mod tests {
             lease: Duration::from_secs(1),
             owner: 1,
             request_id: None,
+            flow: None,
         };
         let mut record = first.record(Time::from_ms(1), version);
         let status = StatusCode::OK;

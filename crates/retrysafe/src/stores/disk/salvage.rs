@@ -369,6 +369,7 @@ fn nameless(id: Id) -> First {
         fingerprint: Fingerprint::from_parts(0, RulesId::from_bytes([0; 8]), [0; 32]),
         mark: None,
         request_id: None,
+        flow: None,
         about: About::default(),
         ttl: RETENTION,
         lease: Duration::ZERO,

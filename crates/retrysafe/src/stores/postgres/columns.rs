@@ -9,6 +9,7 @@ use retrysafe_core::flow::RecoveryPoint;
 use retrysafe_core::record::{
     Answer, First, Happened, LateResult, Record, Standing, Write, make_room,
 };
+use retrysafe_core::trace::{BeginOrigin, read_begin_text};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::fields::{
@@ -66,6 +67,7 @@ impl Begins {
             ttl_ms,
             owner: Some(first.owner),
             mark: first.mark,
+            flow: first.flow.clone(),
             ..Detail::default()
         };
         let detail = detail.bytes();
@@ -286,12 +288,20 @@ fn advanced(point: RecoveryPoint) -> String {
     }
 }
 
+/// A begin, in words.
+fn began(kept: &str) -> String {
+    let BeginOrigin { request_id, span } = read_begin_text(kept);
+    let request = request_id.map(|id| format!(" request {id}")).unwrap_or_default();
+    let trace = span.map(|span| format!(" in trace {}", span.trace_hex())).unwrap_or_default();
+    format!("began{request}{trace}")
+}
+
 /// What happened, for people who read the table of transitions.
 fn label(what: &Happened) -> String {
     let code = |code: &Option<u16>| code.map(|code| format!(" {code}")).unwrap_or_default();
     let text = match what {
         Happened::Began(None) => "began".into(),
-        Happened::Began(Some(request_id)) => format!("began request {request_id}"),
+        Happened::Began(Some(kept)) => began(kept),
         Happened::Settled(standing, status) => {
             format!("settled {}{}", standing.name(), code(status))
         }

@@ -164,7 +164,7 @@ impl Detail {
     }
 }
 
-const DOUBTS: [Doubt; 7] = [
+const DOUBTS: [Doubt; 9] = [
     Doubt::LeaseEnded,
     Doubt::OwnerGone,
     Doubt::AnswerLost,
@@ -172,6 +172,8 @@ const DOUBTS: [Doubt; 7] = [
     Doubt::ServerError,
     Doubt::Said,
     Doubt::OtherBytes,
+    Doubt::ResultNotKept,
+    Doubt::NotRepeatable,
 ];
 
 fn doubt_byte(doubt: Doubt) -> u8 {

@@ -8,7 +8,7 @@ use super::fault::ConnectError;
 /// Which server it was so far. A connection to another one, or to an older life of the same one, is
 /// refused: a former primary that still answers would hand out leases that nobody else sees.
 #[derive(Debug, Default)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     system: OnceLock<String>,
     timeline: AtomicU32,
     /// On which timeline this process has seen that nobody waits for commits; 0 for none. Whoever
@@ -18,7 +18,13 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    pub(super) fn admit(&self, system: &str, timeline: u32) -> Result<(), ConnectError> {
+    /// Which cluster was seen so far, and the latest timeline of it; none and 0 before the first.
+    #[cfg(feature = "outbox")]
+    pub(crate) fn seen(&self) -> (Option<&str>, u32) {
+        (self.system.get().map(String::as_str), self.timeline.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn admit(&self, system: &str, timeline: u32) -> Result<(), ConnectError> {
         if self.system.get_or_init(|| system.to_owned()) != system {
             return Err(ConnectError::new(
                 "this is another database cluster than before: its records are not ours",

@@ -22,6 +22,30 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { number: 1, oldest: 1, sql: include_str!("migrations/0001_records.sql") },
     Migration { number: 2, oldest: 1, sql: include_str!("migrations/0002_answer_tier.sql") },
+    // The functions for applications in any language; docs/sql.md is their contract.
+    Migration {
+        number: 3,
+        oldest: 1,
+        sql: concat!(
+            include_str!("migrations/0003_bytes.sql"),
+            include_str!("migrations/0003_names.sql"),
+            include_str!("migrations/0003_rules.sql"),
+            include_str!("migrations/0003_verbs.sql"),
+            include_str!("migrations/0003_doors.sql"),
+            include_str!("migrations/0003_rights.sql"),
+        ),
+    },
+    Migration {
+        number: 4,
+        oldest: 1,
+        sql: concat!(
+            include_str!("migrations/0004_outbox.sql"),
+            include_str!("migrations/0004_operators.sql"),
+            include_str!("migrations/0004_lookups.sql"),
+            include_str!("migrations/0004_doors.sql"),
+        ),
+    },
+    Migration { number: 5, oldest: 1, sql: include_str!("migrations/0005_inbox.sql") },
 ];
 
 /// What comes before any step. The lock's number is "retrysaf" in ASCII.

@@ -47,11 +47,19 @@ mod fault;
 mod fields;
 mod hint;
 mod identity;
+#[cfg(feature = "webhooks")]
+mod inbox;
 mod job;
 mod lane;
+#[cfg(feature = "phases")]
+mod last_statement;
 mod migrate;
 mod next;
 mod observe;
+#[cfg(feature = "outbox")]
+mod operate;
+#[cfg(feature = "sqlx")]
+mod options_sqlx;
 mod readback;
 mod rival;
 mod row;
@@ -71,12 +79,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use fault::ConnectError;
+pub(crate) use identity::Identity;
+#[cfg(feature = "phases")]
+pub(crate) use last_statement::LastStatement;
 pub use migrate::{SCHEMA_VERSION, migrate, script, script_from};
 pub use settings::{Expiry, PostgresUrl};
+#[cfg(feature = "phases")]
+pub(crate) use tx::ApplicationTransaction;
 
 use connect::Wire;
 use hint::Hint;
-use identity::Identity;
 use job::{Ask, Job, Reply, Ticket};
 use lane::{Barrier, Lane, Shared};
 use retrysafe_core::record::{First, Record, Standing, Write};
@@ -121,6 +133,9 @@ struct Inner {
     upkeep: Mutex<Option<Wire>>,
     /// For probes, which must not wait behind a scan.
     probe: Mutex<Option<Wire>>,
+    /// For webhooks, whose senders wait.
+    #[cfg(feature = "webhooks")]
+    inbox: Mutex<Option<Wire>>,
     hint: Hint,
     sweep_floor: SweepFloor,
 }
@@ -173,6 +188,8 @@ impl PostgresStore {
             reader,
             upkeep: Mutex::new(None),
             probe: Mutex::new(None),
+            #[cfg(feature = "webhooks")]
+            inbox: Mutex::new(None),
             hint: Hint::default(),
             sweep_floor: SweepFloor::default(),
         };

@@ -7,7 +7,6 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use retrysafe_core::record::Happened;
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::{Census, Cursor, Filter, Page, Query, Stamped, StoreError};
 use tokio_postgres::types::{ToSql, Type};
@@ -40,7 +39,7 @@ struct Conditions {
     mentioned_key: Option<Vec<u8>>,
     mentioned_low: Option<Vec<u8>>,
     mentioned_high: Option<Vec<u8>>,
-    /// How the moment of a begin ends, if its request had the mentioned id.
+    /// What stands on the timeline if a request had the mentioned id, or was executed in the mentioned trace.
     mentioned_begin: Option<Vec<u8>>,
 }
 
@@ -64,7 +63,7 @@ impl Conditions {
             mentioned_key: mention.and_then(|m| m.key).map(|key| key.as_bytes().to_vec()),
             mentioned_low: digits.map(|digits| digits.low().to_vec()),
             mentioned_high: digits.map(|digits| digits.high().to_vec()),
-            mentioned_begin: request_id.map(|id| Happened::Began(Some(id)).encode()),
+            mentioned_begin: request_id.map(|id| id.as_bytes().to_vec()),
         }
     }
 

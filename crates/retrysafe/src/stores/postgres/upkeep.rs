@@ -40,9 +40,20 @@ impl PostgresStore {
             let count = usize::try_from(count).map_err(|_| broken())?;
             reaped += count;
             if count < REAP_MAX || reaped >= limit {
+                self.make_days().await;
                 self.drop_days().await;
                 return Ok(Stamped { now, value: reaped });
             }
+        }
+    }
+
+    /// Makes the partitions of the days to come, so that nobody has to at midnight in a transaction of their own.
+    async fn make_days(&self) {
+        let made = self
+            .with_wire(async |wire| wire.client.batch_execute("SELECT retrysafe.make_days()").await)
+            .await;
+        if let Err(error) = made {
+            tracing::debug!(%error, "the partitions of the next days are left for the next time");
         }
     }
 
@@ -102,7 +113,7 @@ impl PostgresStore {
 
     /// Runs something on this connection, opening it if need be. Whoever is dropped meanwhile takes
     /// the connection along.
-    async fn with_wire_of<T>(
+    pub(super) async fn with_wire_of<T>(
         &self,
         held: &Mutex<Option<Wire>>,
         work: impl AsyncFnOnce(&Wire) -> Result<T, tokio_postgres::Error>,

@@ -110,6 +110,7 @@ mod tests {
             lease: LEASE,
             owner: 7,
             request_id: None,
+            flow: None,
         }
     }
 

@@ -96,6 +96,7 @@ mod tests {
             lease: ttl,
             owner: 1,
             request_id: None,
+            flow: None,
         };
         let becomes = Becomes::Completed(Answer::NotKept { status: None, location: None });
         let write = Write { becomes, new_fence: false, what: None, ttl: None };

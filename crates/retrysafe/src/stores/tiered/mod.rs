@@ -93,6 +93,12 @@ impl TieredStore {
         Ok(store)
     }
 
+    /// The database that decides.
+    #[cfg(feature = "outbox")]
+    pub(super) fn decides(&self) -> &PostgresStore {
+        &self.decide
+    }
+
     /// What its records survive, for people.
     pub fn durability(&self) -> String {
         format!("{}; Redis serves copies", self.decide.durability())

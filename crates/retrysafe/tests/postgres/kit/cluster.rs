@@ -67,8 +67,14 @@ impl Cluster {
         let mut command = as_user(&binary("postgres"));
         command.arg("-D").arg(self.dir.join("data")).args(["-p", &self.port.to_string()]);
         command.arg("-k").arg(&self.dir);
-        for setting in ["listen_addresses=127.0.0.1", "max_connections=120", "shared_buffers=64MB"]
-        {
+        // The log that is kept for a crash fills gigabytes of a small disk unless it is bounded.
+        for setting in [
+            "listen_addresses=127.0.0.1",
+            "max_connections=120",
+            "shared_buffers=64MB",
+            "max_wal_size=128MB",
+            "min_wal_size=32MB",
+        ] {
             command.args(["-c", setting]);
         }
         for (name, value) in &self.settings {
@@ -229,10 +235,19 @@ pub(crate) fn folder() -> PathBuf {
     dir
 }
 
-/// A port that nobody uses right now.
+/// A port that nobody else of this run gets: below the ports that the system gives out by itself, one
+/// after the other. Between the look and the server's start no outgoing connection can take it. Other
+/// lists of this process begin thousands of ports away.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(6_000);
+    loop {
+        let number =
+            NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id().wrapping_mul(97) % 18_000;
+        let port = u16::try_from(12_000 + number % 18_000).expect("less than 30,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Waits for the end of its input, then ends what runs in the folder and removes it.

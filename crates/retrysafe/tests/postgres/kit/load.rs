@@ -24,6 +24,8 @@ pub(crate) struct History {
     /// What callers were told.
     acknowledged: Mutex<HashMap<String, String>>,
     owners: AtomicU64,
+    /// What its keys begin with.
+    prefix: &'static str,
 }
 
 pub(crate) fn scope() -> Scope {
@@ -99,6 +101,11 @@ fn ask<'a>(
 }
 
 impl History {
+    /// A history of keys that begin so.
+    pub(crate) fn named(prefix: &'static str) -> Self {
+        Self { prefix, ..Self::default() }
+    }
+
     /// One caller's request for a key, up to an answer or the end of its patience. Says whether it
     /// was answered for good.
     pub(crate) async fn request<S: Store>(&self, engine: &Engine<S>, key: &str) -> bool {
@@ -160,7 +167,11 @@ impl History {
                 let (next, stop) = (Arc::clone(&next), Arc::clone(stop));
                 tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
-                        let key = format!("k{}", next.fetch_add(1, Ordering::Relaxed) / 2);
+                        let key = format!(
+                            "{}k{}",
+                            history.prefix,
+                            next.fetch_add(1, Ordering::Relaxed) / 2
+                        );
                         while !history.request(&engine, &key).await {
                             tokio::time::sleep(Duration::from_millis(2)).await;
                         }

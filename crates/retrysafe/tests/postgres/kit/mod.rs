@@ -75,6 +75,10 @@ pub(crate) async fn database() -> String {
     server_url(&name)
 }
 
+/// The store of a database. A test that names no deadline is not about deadlines: a busy machine gets
+/// more than the default of five seconds.
 pub(crate) async fn store(url: &str) -> PostgresStore {
-    PostgresStore::connect(url).await.expect("the store opens")
+    let joint = if url.contains('?') { '&' } else { '?' };
+    let deadline = if url.contains("deadline=") { "" } else { &format!("{joint}deadline=15s") };
+    PostgresStore::connect(&format!("{url}{deadline}")).await.expect("the store opens")
 }

@@ -7,10 +7,11 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// Where the next transaction is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(crate) enum Cut {
     BeforeCommit,
     /// After the server has committed, before the answer.
     AfterCommit,
+    /// Before its statement reaches the server, and the connection stays open.
+    Hang,
 }
 
 #[derive(Debug)]
@@ -28,6 +31,7 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     armed: Armed,
     cuts: Arc<AtomicUsize>,
+    away: Arc<watch::Sender<bool>>,
 }
 
 /// Where the next write and the next COMMIT are cut.
@@ -35,6 +39,8 @@ pub(crate) struct Proxy {
 struct Armed {
     write: Arc<AtomicU8>,
     commit: Arc<AtomicU8>,
+    /// Whether nobody is there any more after the next cut.
+    leaves: Arc<AtomicBool>,
 }
 
 impl Armed {
@@ -66,13 +72,26 @@ impl Proxy {
             address: listener.local_addr().expect("an address"),
             armed: Armed::default(),
             cuts: Arc::default(),
+            away: Arc::new(watch::Sender::new(false)),
         };
         let (armed, cuts) = (proxy.armed.clone(), Arc::clone(&proxy.cuts));
+        let away = Arc::clone(&proxy.away);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if *away.borrow() {
+                    continue;
+                }
                 let server = TcpStream::connect(("127.0.0.1", port)).await;
                 let Ok(server) = server else { continue };
-                tokio::spawn(relay(client, server, armed.clone(), Arc::clone(&cuts)));
+                let relayed =
+                    relay(client, server, armed.clone(), Arc::clone(&cuts), Arc::clone(&away));
+                let mut left = away.subscribe();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = relayed => {}
+                        _ = left.wait_for(|is_away| *is_away) => {}
+                    }
+                });
             }
         });
         proxy
@@ -87,13 +106,37 @@ impl Proxy {
         self.armed.commit.store(cut as u8, Ordering::SeqCst);
     }
 
+    /// Cuts the next write, and all other connections with it. New ones are refused until it is back.
+    pub(crate) fn arm_and_leave(&self, cut: Cut) {
+        self.armed.leaves.store(true, Ordering::SeqCst);
+        self.arm(cut);
+    }
+
+    /// The server can be reached again.
+    pub(crate) fn come_back(&self) {
+        self.armed.leaves.store(false, Ordering::SeqCst);
+        self.away.send_replace(false);
+    }
+
     /// How many connections were cut.
     pub(crate) fn cuts(&self) -> usize {
         self.cuts.load(Ordering::SeqCst)
     }
 }
 
-async fn relay(mut client: TcpStream, mut server: TcpStream, armed: Armed, cuts: Arc<AtomicUsize>) {
+async fn relay(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    armed: Armed,
+    cuts: Arc<AtomicUsize>,
+    away: Arc<watch::Sender<bool>>,
+) {
+    let cut_off = || {
+        cuts.fetch_add(1, Ordering::SeqCst);
+        if armed.leaves.load(Ordering::SeqCst) {
+            away.send_replace(true);
+        }
+    };
     let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut asked = Asked::default();
     loop {
@@ -104,8 +147,12 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, armed: Armed, cuts:
                 while let Some((message, kind)) = asked.next() {
                     let cut = armed.take(kind);
                     if cut == Cut::BeforeCommit as u8 {
-                        cuts.fetch_add(1, Ordering::SeqCst);
+                        cut_off();
                         return;
+                    }
+                    if cut == Cut::Hang as u8 {
+                        cuts.fetch_add(1, Ordering::SeqCst);
+                        std::future::pending::<()>().await;
                     }
                     if server.write_all(&message).await.is_err() {
                         return;
@@ -121,7 +168,7 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, armed: Armed, cuts:
                             return;
                         }
                         swallow(&mut server).await;
-                        cuts.fetch_add(1, Ordering::SeqCst);
+                        cut_off();
                         return;
                     }
                 }
@@ -171,7 +218,10 @@ impl Asked {
         let holds = |text: &[u8]| message.windows(text.len()).any(|window| window == text);
         let kind = match message[0] {
             _ if is_first => Kind::Other,
-            b'P' if holds(b"retrysafe.write_v") || holds(b"retrysafe.change_v") => {
+            b'P' if holds(b"retrysafe.write_v")
+                || holds(b"retrysafe.change_v")
+                || holds(b"CALL retrysafe.") =>
+            {
                 self.writes.insert(name(5));
                 Kind::Other
             }
@@ -181,7 +231,8 @@ impl Asked {
             }
             // The name of the portal comes first, and is empty.
             b'B' if self.writes.contains(&name(6)) => Kind::Write,
-            b'Q' if name(5) == b"COMMIT" => Kind::Commit,
+            // By itself, or at the end of a message that has more statements.
+            b'Q' if name(5) == b"COMMIT" || name(5).ends_with(b"COMMIT AND CHAIN") => Kind::Commit,
             _ => Kind::Other,
         };
         Some((message, kind))

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
+use retrysafe::core::Policy;
 use retrysafe::core::machine::{Evidence, Proof, Verdict};
-use retrysafe::core::record::{Judge, Standing};
+use retrysafe::core::record::{Doubt, Judge, Standing, State};
 use retrysafe::phases::{CallEnd, Flow, FlowEnd, Flows, PhaseError, Provider};
 
-use super::rides::{Break, DAY, Point, RideRequest, Rides, answered, id, keyed};
+use super::rides::{Break, DAY, Point, RideRequest, Rides, answered, create_ride, id, keyed};
 
 async fn decide(rides: &Rides, key: &str, evidence: Evidence) {
     let fence = rides.record(key).await.fence;
@@ -79,6 +80,25 @@ async fn a_provider_that_forgets_too_soon_is_as_good_as_one_without_keys() {
     assert_eq!(rides.provider.charges(), 0);
 }
 
+/// The provider was declared to remember keys and does not. The process died, and the next one knows better.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_is_not_repeated_once_its_provider_is_declared_to_take_no_key() {
+    let rides = Rides::open(keyed()).await;
+    rides.breaks.arm(Point::ChargeAfter, Break::Crash);
+    assert!(rides.run("k").await.is_none());
+    rides.provider.forget_keys();
+    rides.end_leases().await;
+    for declared in [Provider::takes_no_key(), keyed()] {
+        let corrected = create_ride(1, declared, &rides.provider, &rides.breaks);
+        let flows = Flows::new(rides.pool.clone(), rides.store.clone()).with(&corrected);
+        let ended = rides.run_with(&flows, &corrected, "k").await.unwrap();
+        assert!(matches!(ended, FlowEnd::Unknown), "{ended:?}");
+        assert_eq!(rides.provider.charges(), 1);
+    }
+    let State::Unknown { doubt, .. } = rides.record("k").await.state else { panic!() };
+    assert_eq!(doubt, Doubt::NotRepeatable);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_content_than_that_of_the_first_attempt_is_not_sent() {
     let rides = Rides::open(keyed()).await;
@@ -89,6 +109,18 @@ async fn other_content_than_that_of_the_first_attempt_is_not_sent() {
     let ended = rides.run("k").await;
     assert!(matches!(ended, Some(FlowEnd::Unknown)), "{ended:?}");
     assert_eq!(rides.provider.charges(), 0);
+}
+
+/// A provider that still remembers the former call must not take the new one for the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_used_again_after_its_record_is_gone_is_charged_again() {
+    let rides = Rides::open(keyed()).await;
+    let first = rides.answer("k").await;
+    rides.later(Policy::default().ttl + Duration::from_secs(1)).await;
+    let second = rides.answer("k").await;
+    assert_ne!(first, second);
+    assert_eq!((rides.rides("k").await, rides.receipts("k").await), (2, 2));
+    assert_eq!(rides.provider.charges(), 2, "the second ride has a charge of its own");
 }
 
 /// A flow of one call, which ends as it is told.
@@ -169,10 +201,13 @@ impl reqwest::dns::Resolve for NoNames {
 #[cfg(feature = "reqwest")]
 #[tokio::test]
 async fn reqwest_errors_prove_what_they_prove() {
-    let client = reqwest::Client::builder().no_proxy().dns_resolver(std::sync::Arc::new(NoNames));
-    let client = client.timeout(Duration::from_millis(200)).build().unwrap();
+    let client = |timeout: Duration| {
+        let client = reqwest::Client::builder().no_proxy();
+        client.dns_resolver(std::sync::Arc::new(NoNames)).timeout(timeout).build().unwrap()
+    };
+    let patient = client(Duration::from_secs(30));
     let of = async |url: &str| -> CallEnd<()> {
-        CallEnd::of_reqwest(client.post(url).send().await.map(drop).unwrap_err())
+        CallEnd::of_reqwest(patient.post(url).send().await.map(drop).unwrap_err())
     };
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert!(matches!(of(&format!("http://{nobody}")).await, CallEnd::NotSent(_)), "refused");
@@ -182,5 +217,8 @@ async fn reqwest_errors_prove_what_they_prove() {
     // Somebody takes the connection and says nothing: the request may have been read.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_url = format!("http://{}", silent.local_addr().unwrap());
-    assert!(matches!(of(&silent_url).await, CallEnd::Unknown(_)), "a timeout");
+    // Longer than connecting takes on a busy machine: a timeout before that would prove that nothing was sent.
+    let hasty = client(Duration::from_secs(1)).post(&silent_url).send().await.map(drop);
+    let ended: CallEnd<()> = CallEnd::of_reqwest(hasty.unwrap_err());
+    assert!(matches!(ended, CallEnd::Unknown(_)), "a timeout: {ended:?}");
 }

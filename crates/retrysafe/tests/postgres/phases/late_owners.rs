@@ -80,13 +80,15 @@ async fn the_lock_of_a_stopped_owner_does_not_hold_its_successor() {
     let breaks = Arc::clone(&rides.breaks);
     let flow: Flow<RideRequest> = Flow::named("locks", 1)
         .tx("locked", async move |mut tx, _: RideRequest, ()| {
-            sqlx::raw_sql("SELECT FROM ride FOR UPDATE").execute(&mut **tx).await?;
+            sqlx::raw_sql("SELECT FROM ride FOR UPDATE").execute(&mut *tx).await?;
             breaks.at(Point::RideAfter).await?;
             Ok(Next::Done(()))
         })
         .respond("told", async |_, _, _| Ok(Response::builder().status(201).body(Bytes::new())?))
         .unwrap();
-    let policy = Policy { lease: Duration::from_secs(2), ..Policy::default() };
+    // A lock is waited for a third of it, and a transaction may take half: there is time for a slow machine in between.
+    let lease = Duration::from_secs(12);
+    let policy = Policy { lease, ..Policy::default() };
     let flows = Flows::new(rides.pool.clone(), rides.store.clone()).policy(policy).with(&flow);
     rides.breaks.arm(Point::RideAfter, Break::Pause);
     let (theirs, their_flows, their_flow) = (Arc::clone(&rides), flows.clone(), flow.clone());
@@ -95,7 +97,7 @@ async fn the_lock_of_a_stopped_owner_does_not_hold_its_successor() {
     rides.breaks.reached().await;
     // The stopped owner's lease may be renewed between the turn of the clock and the run.
     let ended = loop {
-        rides.later(Duration::from_secs(3)).await;
+        rides.later(lease * 2).await;
         match rides.run_with(&flows, &flow, "k").await.unwrap() {
             FlowEnd::InProgress(_) => {}
             ended => break ended,

@@ -126,3 +126,33 @@ async fn a_retry_goes_on_where_the_first_owner_died() {
     assert_eq!(counts(&rides).await, (1, 1, 1));
     first.abort();
 }
+
+/// A handler that stops waiting for its flow, and answers in its own words, once completed a flow that was not over: the
+/// charge was made, and the receipt never written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_does_not_wait_for_its_flow_ends_nothing() {
+    let rides = Arc::new(Rides::open(keyed()).await);
+    let first = api(&rides, &Arc::default());
+    rides.breaks.arm(Point::ChargeAfter, Break::Error);
+    assert_eq!(ask(&first).await.0, StatusCode::CONFLICT, "the call is to be repeated");
+
+    let theirs = Arc::clone(&rides);
+    let impatient = async move |attempt: Attempt| -> Response {
+        let request = RideRequest { key: "k".to_owned() };
+        let answer = theirs.flows.answer(&theirs.flow, &attempt, &request);
+        tokio::select! {
+            _ = answer => panic!("it is broken off before its end"),
+            () = theirs.breaks.reached() => {}
+        }
+        (StatusCode::ACCEPTED, "pending").into_response()
+    };
+    let layer = IdempotencyLayer::new(rides.store.clone()).policy(Policy::default().strict());
+    let layer = layer.flows(rides.flows.versions());
+    let second = Router::new().route("/rides", post(impatient)).layer(layer);
+    rides.breaks.arm(Point::ChargeBefore, Break::Crash);
+    assert_eq!(ask(&second).await.0, StatusCode::ACCEPTED);
+
+    let (status, is_replay, _) = ask(&first).await;
+    assert_eq!((status, is_replay), (StatusCode::CREATED, false));
+    assert_eq!(counts(&rides).await, (1, 1, 1));
+}

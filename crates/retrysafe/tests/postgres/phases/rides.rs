@@ -61,6 +61,8 @@ pub(super) enum Break {
     CutBeforeCommit,
     /// The next COMMIT is applied, and its answer is lost.
     CutAfterCommit,
+    /// The next COMMIT does not reach the server, and nobody hears of it.
+    HungCommit,
 }
 
 /// Breaks the operation off at one point, once.
@@ -70,11 +72,26 @@ pub(super) struct BreakPoints {
     reached: Notify,
     released: Notify,
     proxy: Mutex<Option<Arc<Proxy>>>,
+    at_point: Mutex<Option<AtPoint>>,
+}
+
+/// What is done at a point, once.
+struct AtPoint(Point, Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for AtPoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("AtPoint").field(&self.0).finish()
+    }
 }
 
 impl BreakPoints {
     pub(super) fn arm(&self, point: Point, how: Break) {
         *self.armed.lock().unwrap() = Some((point, how));
+    }
+
+    /// Does this at a point. At `ChargePrepared` the mark is not written yet.
+    pub(super) fn do_at(&self, point: Point, does: impl FnOnce() + Send + 'static) {
+        *self.at_point.lock().unwrap() = Some(AtPoint(point, Box::new(does)));
     }
 
     /// Waits until a run has come to a point at which it is gone or stops.
@@ -92,6 +109,10 @@ impl BreakPoints {
     }
 
     fn take(&self, point: Point) -> Option<Break> {
+        let does = self.at_point.lock().unwrap().take_if(|AtPoint(at, _)| *at == point);
+        if let Some(AtPoint(_, does)) = does {
+            does();
+        }
         let mut armed = self.armed.lock().unwrap();
         let is_here = armed.is_some_and(|(at, _)| at == point);
         if is_here { armed.take().map(|(_, how)| how) } else { None }
@@ -120,6 +141,7 @@ impl BreakPoints {
             }
             Some(Break::CutBeforeCommit) => self.cut(Cut::BeforeCommit),
             Some(Break::CutAfterCommit) => self.cut(Cut::AfterCommit),
+            Some(Break::HungCommit) => self.cut(Cut::Hang),
         }
         Ok(())
     }
@@ -172,6 +194,9 @@ impl CountingProvider {
 /// An application with rides.
 pub(super) struct Rides {
     pub(super) url: String,
+    /// The same database, through the proxy.
+    pub(super) through: String,
+    pub(super) proxy: Arc<Proxy>,
     pub(super) pool: PgPool,
     pub(super) store: PostgresStore,
     pub(super) engine: Engine<PostgresStore>,
@@ -211,12 +236,12 @@ impl Rides {
         let pool = PgPool::connect(&through).await.unwrap();
         let store = store(&url).await;
         let breaks = Arc::new(BreakPoints::default());
-        *breaks.proxy.lock().unwrap() = Some(proxy);
+        *breaks.proxy.lock().unwrap() = Some(Arc::clone(&proxy));
         let counting = Arc::new(counting);
         let flow = create_ride(1, provider, &counting, &breaks);
         let flows = Flows::new(pool.clone(), store.clone()).with(&flow);
         let engine = Engine::new(store.clone());
-        Self { url, pool, store, engine, provider: counting, breaks, flow, flows }
+        Self { url, through, proxy, pool, store, engine, provider: counting, breaks, flow, flows }
     }
 
     /// Runs the flow for a key. None if it has crashed.
@@ -305,7 +330,7 @@ pub(super) fn create_ride(
         .tx("ride_created", async move |mut tx, request: RideRequest, ()| {
             at_ride.at(Point::RideBefore).await?;
             let insert = sqlx::query_scalar("INSERT INTO ride (key) VALUES ($1) RETURNING id");
-            let ride: i64 = insert.bind(request.key).fetch_one(&mut **tx).await?;
+            let ride: i64 = insert.bind(request.key).fetch_one(&mut *tx).await?;
             at_ride.at(Point::RideAfter).await?;
             Ok(Next::Done(ride))
         })
@@ -326,7 +351,7 @@ pub(super) fn create_ride(
         .respond("receipt_written", async move |mut tx, _, (ride, charge)| {
             at_receipt.at(Point::ReceiptBefore).await?;
             let insert = sqlx::query("INSERT INTO receipt (ride, charge) VALUES ($1, $2)");
-            insert.bind(ride).bind(&charge).execute(&mut **tx).await?;
+            insert.bind(ride).bind(&charge).execute(&mut *tx).await?;
             at_receipt.at(Point::ReceiptAfter).await?;
             let body = Bytes::from(format!("{{\"ride\":{ride},\"charge\":\"{charge}\"}}"));
             Ok(Response::builder().status(201).body(body)?)

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use http::Response;
+use retrysafe::core::flow::RecoveryPoint;
 use retrysafe::core::record::Standing;
 use retrysafe::phases::{Flow, FlowEnd, Flows, Next};
 
@@ -17,7 +18,7 @@ macro_rules! flow_with {
         Flow::named("made", 1)
             .tx("made", async move |mut $tx, request: RideRequest, ()| {
                 let insert = sqlx::query("INSERT INTO ride (key) VALUES ($1)");
-                insert.bind(request.key).execute(&mut **$tx).await?;
+                insert.bind(request.key).execute(&mut *$tx).await?;
                 $then
             })
             .respond("told", async |_, _, _| {
@@ -40,7 +41,7 @@ async fn serialization_failures_and_deadlocks_are_repeated_within_a_run() {
         let flow = flow_with!(|tx| {
             if counted.fetch_add(1, Ordering::SeqCst) < 2 {
                 let raise = format!("DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$");
-                sqlx::raw_sql(sqlx::AssertSqlSafe(raise)).execute(&mut **tx).await?;
+                sqlx::raw_sql(sqlx::AssertSqlSafe(raise)).execute(&mut *tx).await?;
             }
             Ok(Next::Done(()))
         });
@@ -56,7 +57,7 @@ async fn a_conflict_that_does_not_end_is_told() {
     let counted = Arc::clone(&tries);
     let flow = flow_with!(|tx| {
         counted.fetch_add(1, Ordering::SeqCst);
-        sqlx::raw_sql("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$").execute(&mut **tx).await?;
+        sqlx::raw_sql("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$").execute(&mut *tx).await?;
         Ok(Next::Done(()))
     });
     let ended = rides.run_with(&flows(&rides, &flow), &flow, "k").await.unwrap();
@@ -69,8 +70,45 @@ async fn a_conflict_that_does_not_end_is_told() {
 async fn a_commit_by_hand_is_refused() {
     let rides = Rides::open(keyed()).await;
     let flow = flow_with!(|tx| {
-        sqlx::raw_sql("COMMIT").execute(&mut **tx).await?;
+        sqlx::raw_sql("COMMIT").execute(&mut *tx).await?;
         Ok(Next::Done(()))
+    });
+    let ended = rides.run_with(&flows(&rides, &flow), &flow, "k").await.unwrap();
+    assert!(matches!(ended, FlowEnd::PhaseFailed { .. }), "{ended:?}");
+    assert_eq!(rides.rides("k").await, 0);
+}
+
+/// Whatever it does to its transaction: neither the ride nor the recovery point is there without the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_phase_that_ends_its_transaction_is_noticed() {
+    let rides = Rides::open(keyed()).await;
+    for (key, ends) in [
+        ("rollback", "ROLLBACK"),
+        ("anew", "ROLLBACK; BEGIN"),
+        ("commit", "COMMIT"),
+        ("commit-anew", "COMMIT; BEGIN"),
+        ("chain", "ROLLBACK AND CHAIN"),
+    ] {
+        let flow = flow_with!(|tx| {
+            // A refusal is not looked at: the phase believes that everything is well.
+            let _ = sqlx::raw_sql(ends).execute(&mut *tx).await;
+            Ok(Next::Done(()))
+        });
+        let ended = rides.run_with(&flows(&rides, &flow), &flow, key).await.unwrap();
+        assert!(matches!(ended, FlowEnd::PhaseFailed { .. }), "{key}: {ended:?}");
+        assert_eq!(rides.rides(key).await, 0, "{key}");
+        let point = rides.record(key).await.recovery_point();
+        assert_eq!(point, Some(RecoveryPoint::Before(0)), "{key}");
+    }
+}
+
+/// `NaN` is written as `null`, and no number can be read from that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_output_that_cannot_be_read_again_fails_its_phase_and_leaves_nothing() {
+    let rides = Rides::open(keyed()).await;
+    let flow = flow_with!(|tx| {
+        drop(tx);
+        Ok(Next::Done(f64::NAN))
     });
     let ended = rides.run_with(&flows(&rides, &flow), &flow, "k").await.unwrap();
     assert!(matches!(ended, FlowEnd::PhaseFailed { .. }), "{ended:?}");
@@ -100,7 +138,7 @@ async fn a_commit_that_the_server_refuses_fails_the_phase() {
         "ALTER TABLE receipt ALTER CONSTRAINT receipt_ride_fkey DEFERRABLE INITIALLY DEFERRED";
     crate::kit::sql(&rides.url, deferred).await;
     let flow = flow_with!(|tx| {
-        sqlx::raw_sql("INSERT INTO receipt VALUES (-1, 'x')").execute(&mut **tx).await?;
+        sqlx::raw_sql("INSERT INTO receipt VALUES (-1, 'x')").execute(&mut *tx).await?;
         Ok(Next::Done(()))
     });
     let ended = rides.run_with(&flows(&rides, &flow), &flow, "k").await.unwrap();

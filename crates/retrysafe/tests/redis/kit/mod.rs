@@ -24,9 +24,12 @@ pub(crate) fn prefix() -> String {
     format!("t{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A new store, initialised. `place` is a URL without parameters.
+/// A new store, initialised. `place` is a URL without parameters. A test that names no deadline is not
+/// about deadlines: a busy machine gets more than the default of five seconds.
 pub(crate) async fn new_store(place: &str, parameters: &str) -> (RedisUrl, RedisStore) {
-    let url: RedisUrl = format!("{place}?prefix={}&{parameters}", prefix()).parse().unwrap();
+    let deadline = if parameters.contains("deadline=") { "" } else { "&deadline=15s" };
+    let url = format!("{place}?prefix={}&{parameters}{deadline}", prefix());
+    let url: RedisUrl = url.parse().unwrap();
     RedisStore::init(&url, Trust::AtOnce).await.expect("the server is initialised");
     let store = RedisStore::open(&url).await.expect("the store opens");
     (url, store)

@@ -8,27 +8,27 @@
 mod mutant;
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use retrysafe_core::Policy;
 use retrysafe_core::engine::{Ask, Lease, Renewed, Settled};
 use retrysafe_core::execution::{
     AfterBegin, Beginning, Failure, NoStore, Owned, Patience, SETTLE_MAX, Sent, SettleAgain,
-    Settling, Told, Withdrawing,
+    Settling, Told,
 };
 use retrysafe_core::policy::End;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::{Answer, AnswerHead, Outcome};
 
 use super::conn::Reply;
-use super::tables::{self, Said, Tables};
-use super::{Sim, TaskNo, World};
+use super::gate::Gate;
+use super::tables;
+use super::withdrawal::withdraw;
+use super::{TaskNo, World, flows};
 use crate::fault::Fault;
-use crate::history::{By, Class, NONE, Role, SettleHeard, What};
-use crate::options::{Kind, NAMES, Options};
+use crate::history::{Class, NONE, Role, SettleHeard, What};
+use crate::options::{Kind, NAMES};
 
 /// A gateway process.
 #[derive(Default)]
@@ -46,57 +46,6 @@ pub struct Process {
     pub seen: Vec<(u32, u64)>,
     /// The highest version of a record that was acknowledged to it.
     pub version_seen: u64,
-}
-
-/// What the tasks of a gateway process share.
-#[derive(Clone)]
-pub struct Gate {
-    pub sim: Sim,
-    pub number: u8,
-    pub epoch: u16,
-    pub options: Arc<Options>,
-    pub tables: Arc<Tables>,
-    policy: Arc<Policy>,
-}
-
-impl Gate {
-    pub fn by(&self, role: Role) -> By {
-        By { gateway: self.number, epoch: self.epoch, role }
-    }
-
-    /// The process's monotonic clock.
-    pub fn clock(&self) -> u64 {
-        self.sim.with(|world| world.clock_of(self.number))
-    }
-
-    fn fault(&self, fault: Fault) -> bool {
-        self.options.fault == Some(fault)
-    }
-
-    fn answer(&self, conn: u16, reply: Reply) {
-        self.sim.with(|world| world.answer(conn, reply));
-    }
-
-    fn refuse(&self, conn: u16, refusal: &Refusal) {
-        let Some((class, said)) = self.tables.refusals.of(refusal) else { return };
-        let wait = refusal.retry_after().unwrap_or(0).min(65_535) as u16;
-        let Said { status, code } = said;
-        self.answer(conn, Reply { class, status, code, body: NONE, retry_after: wait });
-    }
-
-    pub fn answer_kept(&self, conn: u16, class: Class, answer: &Answer) {
-        let (status, body) = tables::status_and_body(answer);
-        match answer {
-            Answer::Kept(_) => {
-                self.answer(conn, Reply { class, status, code: None, body, retry_after: 0 });
-            }
-            Answer::NotKept { .. } => {
-                let Said { status, code } = self.tables.refusals.gone;
-                let reply = Reply { class: Class::Gone, status, code, body, retry_after: 0 };
-                self.answer(conn, reply);
-            }
-        }
-    }
 }
 
 /// A request arrives: the connection's own part of it, up to the grant.
@@ -127,7 +76,15 @@ pub async fn serve(gate: Gate, conn: u16) {
             owner,
             request_id: None,
         };
-        let after = match engine.begin(&ask).await {
+        let begun = match gate.options.flow {
+            None => engine.begin(&ask).await,
+            Some(_) => engine.begin_flow(&ask, &flows::known_versions(&gate)).await,
+        };
+        let begun = match flows::take_over(&gate, conn, key, asked_at, begun) {
+            Some(begun) => begun,
+            None => return,
+        };
+        let after = match begun {
             Ok(begun) => beginning.begun(&gate.policy, Ok(begun)),
             Err(error) => beginning.begun(&gate.policy, Err(&error)),
         };
@@ -189,24 +146,6 @@ fn begin_failed(gate: Gate, asked: &Asked, named: u8, owner: u64, no_store: NoSt
     gate.refuse(conn, &Refusal::StoreUnavailable { retry_after: gate.policy.lease });
     if ambiguous {
         sim.spawn(number, withdraw(gate, named, owner));
-    }
-}
-
-/// Takes back a begin that may have been applied, so that the next caller need not wait for its
-/// lease.
-async fn withdraw(gate: Gate, key: u8, owner: u64) {
-    let Some(id) = gate.tables.id(key) else { return };
-    let engine = gate.sim.engine(gate.by(Role::Withdraw));
-    let mut withdrawing = Withdrawing::new(&gate.policy, gate.now());
-    loop {
-        let owner = mutant::withdraws(&gate, id, owner).await;
-        let pause = match engine.withdraw(id, owner).await {
-            Ok(true) => return,
-            Ok(false) => withdrawing.found_nothing(gate.now()),
-            Err(_) => withdrawing.failed(gate.now()),
-        };
-        let Some(pause) = pause else { return };
-        gate.sleep(pause).await;
     }
 }
 
@@ -427,15 +366,6 @@ async fn settle(
 }
 
 impl Gate {
-    /// The process's own clock, as the product reads it.
-    fn now(&self) -> Duration {
-        Duration::from_millis(self.clock())
-    }
-
-    async fn sleep(&self, pause: Duration) {
-        self.sim.sleep(pause.as_millis().max(1) as u64).await;
-    }
-
     /// Gives the caller what holds at the end of its own execution.
     fn tell_end(&self, conn: u16, exec: u16, outcome: &Outcome, told: Told) {
         if !matches!(told, Told::Answer(_)) {
@@ -482,31 +412,8 @@ pub async fn resend(gate: Gate, exec: u16) {
     });
 }
 
-impl Sim {
-    /// The present life of a gateway.
-    pub fn gate(&self, number: u8) -> Gate {
-        self.with(|world| Gate {
-            sim: self.clone(),
-            number,
-            epoch: world.gateways.get(usize::from(number)).map(|it| it.epoch).unwrap_or_default(),
-            options: world.options.clone(),
-            tables: world.tables.clone(),
-            policy: world.policy.clone(),
-        })
-    }
-}
-
 impl World {
-    fn clock_of(&self, gateway: u8) -> u64 {
-        match self.gateways.get(usize::from(gateway)) {
-            Some(process) => {
-                process.frozen_at.unwrap_or(self.now).saturating_add_signed(process.astray_ms)
-            }
-            None => self.now,
-        }
-    }
-
-    fn connecting_ms(&mut self) -> u64 {
+    pub fn connecting_ms(&mut self) -> u64 {
         if self.strike(Kind::UpstreamSlow, 10) {
             self.chance.scaled(10, self.options.lease_ms * 3 / 2)
         } else {

@@ -1,28 +1,16 @@
 //! Where are the planted faults between layer and engine?
 //!
-//! Here, and only here: what an execution's end means, whose begin is withdrawn, and what is answered when a settle
-//! is refused. Nothing of this can reach a build of the product.
+//! Here, and only here: what an execution's end means, and what is answered when a settle is refused. Nothing of this can reach a build of the product.
 
 use std::future::poll_fn;
 
 use retrysafe_core::engine::Settled;
 use retrysafe_core::policy::End;
 use retrysafe_core::record::{Answer, Doubt, Outcome};
-use retrysafe_core::scope::Id;
 
-use super::Gate;
+use super::super::gate::Gate;
 use crate::fault::Fault;
 use crate::history::{Class, Role, What};
-
-/// The owner whose begin a withdrawal takes back: one that does not look takes whoever it finds.
-pub async fn withdraws(gate: &Gate, id: Id, mine: u64) -> u64 {
-    if gate.options.fault != Some(Fault::WithdrawsAnybody) {
-        return mine;
-    }
-    let found = gate.sim.engine(gate.by(Role::Reader)).look(id).await;
-    let owner = found.ok().and_then(|found| found.value).and_then(|record| record.state.owner());
-    owner.unwrap_or(mine)
-}
 
 /// An execution without a grant.
 pub async fn execute_unprotected(gate: Gate, conn: u16, key: u8, print: u8) {

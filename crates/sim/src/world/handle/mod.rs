@@ -7,6 +7,8 @@
 
 mod mutant;
 
+pub use mutant::write as tampered;
+
 use std::future::poll_fn;
 
 use retrysafe_core::fingerprint::Fingerprint;
@@ -94,7 +96,7 @@ impl Store for Handle {
         let key = self.key(&id)?;
         let Stamped { now, value } = self.ask(Request::Load(key)).await?;
         let Response::Loaded(value) = value else { return Err(broken()) };
-        Ok(Stamped { now, value })
+        Ok(Stamped { now, value: value.map(|record| mutant::shown(self, record)) })
     }
 
     async fn swap(&self, from: Record, write: Write) -> Result<Stamped<Swapped>, StoreError> {
@@ -106,6 +108,10 @@ impl Store for Handle {
         if let (Profile::Cached, Swapped::Done(record)) = (self.profile, &value) {
             self.sim.with(|world| world.fill_cache(key, record));
         }
+        let value = match value {
+            Swapped::Lost(Some(record)) => Swapped::Lost(Some(mutant::shown(self, record))),
+            Swapped::Lost(None) | Swapped::Done(_) => value,
+        };
         Ok(Stamped { now, value })
     }
 

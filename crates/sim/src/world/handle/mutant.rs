@@ -6,13 +6,17 @@
 
 use std::time::Duration;
 
-use retrysafe_core::record::{Becomes, Doubt, First, Happened, Standing, State, Write};
+use retrysafe_core::flow::{FirstSentMark, FlowMove};
+use retrysafe_core::record::{
+    Answer, Becomes, Doubt, Fence, First, Happened, Record, Standing, State, Write,
+};
 use retrysafe_core::store::{Inserted, Stamped, StoreError};
+use retrysafe_core::time::Time;
 
 use super::super::wire::{Request, Response};
 use super::{Handle, broken};
 use crate::fault::Fault;
-use crate::history::Role;
+use crate::history::{Found, Role};
 
 /// An insert as a faulty store client makes it.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all other faults lie elsewhere")]
@@ -60,6 +64,17 @@ pub async fn insert(
             }
             Ok(answer)
         }
+        // Takes a lease that is live for one that is over.
+        Fault::LiveLeaseTakenOver => {
+            let mut answer = handle.insert_in_store(first).await?;
+            let now = answer.now;
+            if let Inserted::Exists(record) = &mut answer.value
+                && let State::InProgress { lease_until, .. } = &mut record.state
+            {
+                *lease_until = now;
+            }
+            Ok(answer)
+        }
         _ => handle.insert_in_store(first).await,
     }
 }
@@ -76,6 +91,7 @@ pub fn write(handle: &Handle, mut write: Write) -> (Write, bool) {
     let force = match handle.fault {
         Some(Fault::NoFence) => owner,
         Some(Fault::SweeperOverwrites) => handle.by.role == Role::Sweeper,
+        Some(Fault::TwoOwnersAdvance) => owner && matches!(write.becomes, Becomes::Advanced(_)),
         Some(_) | None => false,
     };
     match (handle.fault, &write.becomes, &write.what) {
@@ -113,9 +129,68 @@ pub fn write(handle: &Handle, mut write: Write) -> (Write, bool) {
         (Some(Fault::KeptForNoTime), _, Some(Happened::Settled(..))) => {
             write.ttl = Some(Duration::ZERO);
         }
+        // The provider is taken to remember for ever.
+        (
+            Some(Fault::ForgottenKeyResumed),
+            Becomes::Advanced(FlowMove::CallMarked(
+                mark @ FirstSentMark { resume_until: Some(_), .. },
+            )),
+            _,
+        )
+        | (
+            Some(Fault::UnkeyedCallResumed),
+            Becomes::Advanced(FlowMove::CallMarked(
+                mark @ FirstSentMark { resume_until: None, .. },
+            )),
+            _,
+        ) => {
+            let mark = FirstSentMark { resume_until: Some(Time::NEVER), ..*mark };
+            write.becomes = Becomes::Advanced(FlowMove::CallMarked(mark));
+        }
+        (Some(Fault::WithdrawnTakeoverFrees), Becomes::LeaseEnded, _)
+            if handle.by.role == Role::Withdraw =>
+        {
+            write.becomes = Becomes::FailedRetryable;
+        }
+        (Some(Fault::MarkSettledAway), Becomes::LeaseEnded, _) if owner => {
+            write.becomes = Becomes::FailedRetryable;
+        }
+        (Some(Fault::FactCompletes), Becomes::Advanced(_), Some(Happened::Resolved(..))) => {
+            let answer = Answer::NotKept { status: None, location: None };
+            write.becomes = Becomes::Completed(answer);
+        }
         (_, _, _) => {}
     }
     (write, force)
+}
+
+/// A record as a faulty engine sees it: to an owner that does not look, what is unknown is still in
+/// progress; to a judge that does not look, what is decided is still unknown.
+pub fn shown(handle: &Handle, mut record: Record) -> Record {
+    let owner = matches!(handle.by.role, Role::Owner { .. });
+    if handle.fault == Some(Fault::LateOwnerAdvances)
+        && owner
+        && let State::Unknown { since, owner, .. } = record.state
+    {
+        let owner = owner.unwrap_or_default();
+        record.state = State::InProgress { owner, begun_at: since, lease_until: since, head: None };
+    }
+    if let Role::Judge { fence, evidence } = handle.by.role
+        && let State::Completed { settled_at: since, .. }
+        | State::FailedRetryable { settled_at: since, .. } = record.state
+    {
+        let is_blind = match handle.fault {
+            Some(Fault::WebhookDecidesAgain) => evidence == Found::Effect,
+            Some(Fault::ContradictionFlips) => matches!(evidence, Found::Absence | Found::Burnt),
+            Some(_) | None => false,
+        };
+        if is_blind {
+            let doubt = Doubt::LeaseEnded;
+            record.fence = Fence(u64::from(fence));
+            record.state = State::Unknown { since, doubt, lookups: 0, owner: None, head: None };
+        }
+    }
+    record
 }
 
 impl Handle {

@@ -150,6 +150,7 @@ pub(super) fn first(key: u32, ttl: u64) -> First {
         lease: Duration::from_secs(30),
         owner: u64::from(key),
         request_id: None,
+        flow: None,
     }
 }
 

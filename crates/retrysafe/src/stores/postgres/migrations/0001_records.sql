@@ -149,7 +149,8 @@ CREATE FUNCTION retrysafe.seal(
         hashint8extended(last_at, sum)))))))
 $$;
 
--- Makes the partitions of today and tomorrow. It runs with the rights of the role that migrated, so
+-- Makes the partitions of today and of a week ahead. Upkeep calls it, so that no transaction of an application has to
+-- at midnight: it would hold the lock up to its own end, and everybody else would wait. It runs with the rights of the role that migrated, so
 -- that the role of the application needs no right to create anything. ATTACH is used because it does
 -- not keep readers and writers of other partitions out.
 CREATE FUNCTION retrysafe.make_days() RETURNS void
@@ -158,8 +159,12 @@ DECLARE
     today integer := (retrysafe.now_ms() / 86400000)::integer;
     leaf  text;
 BEGIN
+    IF NOT EXISTS (SELECT FROM generate_series(today, today + 7) AS d (day)
+        WHERE to_regclass('retrysafe.transition_' || d.day) IS NULL) THEN
+        RETURN;
+    END IF;
     PERFORM pg_advisory_xact_lock(7272746379737631);
-    FOR day IN today..today + 1 LOOP
+    FOR day IN today..today + 7 LOOP
         leaf := 'transition_' || day;
         -- Asked of the catalogue itself: to_regclass may remember an answer from before the wait.
         IF NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'retrysafe'::regnamespace AND relname = leaf) THEN
@@ -223,13 +228,20 @@ BEGIN
 END
 $$;
 
+-- Leaps ahead by more than a lost write can have drawn, so that no number is drawn again. Later migrations replace this: whatever
+-- they number leaps with it.
+CREATE FUNCTION retrysafe.leap_v1() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM setval('retrysafe.version', nextval('retrysafe.version') + 4294967296);
+END
+$$;
+
 -- Notes which server this is, and what a change of it means: where commits were not waited for by a
 -- synchronous standby, nothing new is granted for `hold_ms`, unless the operator has said that it
 -- `goes_on`. `knows_loss` says that the caller has seen commits on an earlier timeline that nobody
 -- waited for: whoever turns the waiting off has no standby that would surely hear of it.
 --
--- Versions that a lost write had drawn must not be drawn again, so the sequence leaps ahead by more
--- than can have been lost.
+-- Versions that a lost write had drawn must not be drawn again: retrysafe.leap_v1.
 CREATE FUNCTION retrysafe.observe_v1(
     sync text, lock_ms integer, seen_system text, hold_ms bigint, goes_on boolean, knows_loss boolean
 )
@@ -265,7 +277,7 @@ BEGIN
         WHEN is_other AND kept.held_until <= t THEN 0
         ELSE kept.held_until END;
     IF is_other THEN
-        PERFORM setval('retrysafe.version', nextval('retrysafe.version') + 4294967296);
+        PERFORM retrysafe.leap_v1();
     END IF;
     UPDATE retrysafe.server SET system = seen_system, timeline = seen_timeline, is_awaited = waits,
         held_until = until;
@@ -285,7 +297,7 @@ BEGIN
         current_setting('synchronous_standby_names') <> '',
         CASE WHEN hold_ms > 0 THEN retrysafe.later(retrysafe.now_ms(), hold_ms) ELSE 1 END
     );
-    PERFORM setval('retrysafe.version', nextval('retrysafe.version') + 4294967296);
+    PERFORM retrysafe.leap_v1();
 END
 $$;
 
@@ -644,6 +656,46 @@ BEGIN
 END
 $$;
 
+-- A limit of this transaction in milliseconds: the one that is set already, or this one if that is shorter.
+CREATE FUNCTION retrysafe.limit_v1(name text, limit_ms bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    set_ms bigint := (extract(epoch FROM current_setting(name)::interval) * 1000)::bigint;
+BEGIN
+    IF set_ms = 0 OR set_ms > limit_ms THEN
+        PERFORM set_config(name, limit_ms || 'ms', true);
+    END IF;
+END
+$$;
+
+-- The first statement of a phase: its transaction is guarded, and ends within a time whatever becomes of its owner.
+CREATE FUNCTION retrysafe.enter_phase_v1(record_id bytea, record_fence bigint, limit_ms bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM retrysafe.limit_v1('lock_timeout', limit_ms);
+    PERFORM retrysafe.limit_v1('statement_timeout', limit_ms);
+    PERFORM retrysafe.limit_v1('idle_in_transaction_session_timeout', limit_ms);
+    PERFORM retrysafe.guard_v1(record_id, record_fence);
+END
+$$;
+
+-- The last statement of a phase before its record moves. It fails if the phase has ended its transaction by itself:
+-- what is written from here on would be a commit without the phase.
+--
+-- A COMMIT must not be cancelled by a limit of time while it waits for the standby: it would be taken for acknowledged.
+CREATE FUNCTION retrysafe.leave_phase_v1(record_id bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM retrysafe.guard g WHERE g.txid = pg_current_xact_id() AND g.id = record_id
+    ) THEN
+        RAISE EXCEPTION 'retrysafe: the phase has ended its transaction by itself'
+            USING ERRCODE = 'RS012', HINT = 'A phase must not send COMMIT or ROLLBACK.';
+    END IF;
+    PERFORM set_config('statement_timeout', '0', true);
+    -- What is written next answers in text.
+    PERFORM set_config('bytea_output', 'hex', true);
+END
+$$;
+
 -- Changes one record.
 CREATE FUNCTION retrysafe.change_in_v1(
     ids bytea[], froms bigint[], requests bytea[], created bigint[], fences bigint[],
@@ -662,10 +714,10 @@ BEGIN
             lengths, details, timelines, statuses, headers_, bodies, sums, sinces, untils, last_fences,
             last_ats, labels)
     LOOP
-        -- A settle, or a phase that is told and keeps its owner. A doubt is neither: what was done for
-        -- an attempt that nobody answers for stays guarded.
-        IF id IS NOT NULL AND (states[1] IN (1, 2) OR labels[1] LIKE 'settled%'
-            OR (states[1] = 0 AND fences[1] <> 0 AND last_ats[1] IS NULL)) THEN
+        -- A settle, or a phase that is told and keeps its owner. A doubt is neither, nor is a lease that is given
+        -- back, nor a record that is free again: it would run again beside what was done for it here.
+        IF id IS NOT NULL AND (states[1] = 1 OR labels[1] LIKE 'settled%'
+            OR (states[1] = 0 AND fences[1] <> 0 AND last_ats[1] IS NULL AND lengths[1] IS DISTINCT FROM 0)) THEN
             UPDATE retrysafe.guard g SET is_settled = true
             WHERE g.txid = pg_current_xact_id() AND g.id = ids[1];
         END IF;
@@ -765,3 +817,5 @@ CREATE VIEW retrysafe.history AS
     UNION ALL
     SELECT encode(r.id, 'hex'), to_timestamp(r.at / 1000.0), r.fence, r.what, 0
     FROM retrysafe.transition r;
+
+SELECT retrysafe.make_days();

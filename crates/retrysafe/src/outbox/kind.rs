@@ -1,0 +1,415 @@
+//! How are the effects of one kind delivered?
+//!
+//! One loop per kind: claim as many as there is room for, mark them in one statement, deliver each in a task of its
+//! own, and say in one statement how those ended that have. What the server could not be told is said again; the fence
+//! makes that harmless.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retrysafe_core::effect::{BeforeFirstByte, may_send};
+use retrysafe_core::event;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::backoff::Jitter;
+use super::breaker::Breaker;
+use super::delivery::{Delivery, DeliveryEnd, DeliveryError};
+use super::pace::Pace;
+use super::receiver::Receiver;
+use super::store::{
+    ClaimedEffect, EffectStore, EffectStoreError, EndCode, Held, MarkedEffect, ToMark, Told,
+    within_time,
+};
+use crate::layer::BootMoment;
+
+/// How many effects one statement is about at the most.
+const BATCH_MAX: usize = 100;
+
+/// How long a worker waits before it looks again, where it found nothing: the first time, and at the most.
+const LOOK_MIN: Duration = Duration::from_millis(100);
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// How long a database that failed is left alone.
+const DATABASE_PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest time for which a receiver may ask to be left alone.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many renewals a lease has room for.
+const RENEWALS_PER_LEASE: u32 = 3;
+
+/// The longest error text, and the longest reference, that is kept with an effect.
+const TEXT_CHARS_MAX: usize = 500;
+
+pub(super) type DeliverFuture =
+    Pin<Box<dyn Future<Output = Result<DeliveryEnd, DeliveryError>> + Send>>;
+pub(super) type DeliverFn = Arc<dyn Fn(Delivery) -> DeliverFuture + Send + Sync>;
+
+/// One kind, and whoever delivers it.
+pub(super) struct KindWorker<S> {
+    pub store: S,
+    pub kind: Box<str>,
+    pub receiver: Receiver,
+    pub deliver: DeliverFn,
+    pub jitter: Jitter,
+    pub wake: Arc<Notify>,
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// How one delivery ended; none where nothing was sent because it was too late for that.
+type Attempted = (Held, u32, Option<Result<DeliveryEnd, DeliveryError>>);
+
+/// What is remembered of a delivery that is under way.
+struct Sent {
+    task: tokio::task::Id,
+    failures: u32,
+    is_suspect: bool,
+    /// Until when its lease is renewed. A handler that cannot be cut off must not hold its effect for ever.
+    renewed_until: Instant,
+}
+
+/// What the server has heard of what was to be told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Everything,
+    /// Everything but what is about effects that another transaction holds at this moment.
+    AllButHeld,
+    /// Something is left that the server did not answer.
+    NotEverything,
+}
+
+/// What a loop remembers between two turns.
+#[derive(Default)]
+struct UnderWay {
+    tasks: JoinSet<Attempted>,
+    held: BTreeMap<Held, Sent>,
+    to_tell: Vec<Told>,
+    to_hand_back: Vec<Held>,
+    breaker: Breaker,
+    pace: Option<Pace>,
+}
+
+impl<S: EffectStore> KindWorker<S> {
+    /// Delivers until it is told to stop, and then until nothing is under way.
+    pub(super) async fn run(mut self) {
+        let pace = self.receiver.per_second.map(|number| Pace::new(number, Instant::now()));
+        let mut under_way = UnderWay { pace, ..UnderWay::default() };
+        let mut look_after = LOOK_MIN;
+        let mut renew_at = Instant::now() + self.receiver.lease() / RENEWALS_PER_LEASE;
+        loop {
+            let is_stopping = *self.stopping.borrow();
+            let heard = self.tell(&mut under_way).await;
+            let is_idle = under_way.tasks.is_empty() && under_way.to_tell.is_empty();
+            if is_stopping && is_idle && under_way.to_hand_back.is_empty() {
+                return;
+            }
+            if !is_stopping && heard != Heard::NotEverything {
+                match self.claim_and_send(&mut under_way).await {
+                    Ok(0) => look_after = (look_after * 2).min(LOOK_MAX),
+                    Ok(_) => look_after = LOOK_MIN,
+                    Err(error) => {
+                        self.failed(&error);
+                        look_after = DATABASE_PAUSE;
+                    }
+                }
+            }
+            if Instant::now() >= renew_at {
+                renew_at = Instant::now() + self.receiver.lease() / RENEWALS_PER_LEASE;
+                self.renew(&under_way).await;
+            }
+            let pause = match heard {
+                Heard::Everything => look_after,
+                Heard::AllButHeld | Heard::NotEverything => DATABASE_PAUSE,
+            };
+            let now = Instant::now();
+            let opens_at = under_way.breaker.opens_at(now);
+            let opens_at = opens_at.or(under_way.pace.as_ref().and_then(|pace| pace.opens_at(now)));
+            let next_look = opens_at.unwrap_or(now + pause).min(now + LOOK_MAX);
+            tokio::select! {
+                biased;
+                Some(joined) = under_way.tasks.join_next_with_id() => {
+                    self.note(&mut under_way, joined);
+                    while let Some(joined) = under_way.tasks.try_join_next_with_id() {
+                        self.note(&mut under_way, joined);
+                    }
+                }
+                () = self.wake.notified(), if !is_stopping => {}
+                () = tokio::time::sleep_until(next_look.min(renew_at)) => {}
+                _ = self.stopping.changed(), if !is_stopping => {}
+            }
+        }
+    }
+
+    /// Claims what there is room for and sends it; returns how many were claimed.
+    async fn claim_and_send(&self, under_way: &mut UnderWay) -> Result<usize, EffectStoreError> {
+        // What may have killed its workers is delivered alone, so that it takes no neighbour along.
+        if under_way.held.values().any(|sent| sent.is_suspect) {
+            return Ok(0);
+        }
+        let in_flight = under_way.tasks.len();
+        // What the server could not be told yet takes the place of a delivery.
+        let untold = under_way.to_tell.len().saturating_add(under_way.to_hand_back.len());
+        let taken = in_flight.saturating_add(untold);
+        let room = self.receiver.at_once.saturating_sub(taken).min(BATCH_MAX);
+        let now = Instant::now();
+        let room = under_way.pace.as_ref().map_or(room, |pace| room.min(pace.room(now)));
+        let most = under_way.breaker.permits(room, in_flight, now);
+        if most == 0 {
+            return Ok(0);
+        }
+        let claim = self.store.claim(&self.kind, most, self.receiver.lease());
+        let claimed = within_time(claim).await?;
+        if claimed.is_empty() {
+            return Ok(0);
+        }
+        if let Some(pace) = &mut under_way.pace {
+            pace.begin(claimed.len(), now);
+        }
+        // Counted from before the question: the lease is never longer than this worker believes.
+        let asked_at = BootMoment::now();
+        let about_to_send = |claimed: &ClaimedEffect| ToMark {
+            held: claimed.held,
+            receiver: self.receiver.identity_for(claimed.destination.as_deref()),
+        };
+        let to_mark: Vec<ToMark> = claimed.iter().map(about_to_send).collect();
+        let mark = self.store.mark(&to_mark, self.receiver.resend_for());
+        let marked = match within_time(mark).await {
+            Ok(marked) => marked,
+            Err(error) => {
+                // The marks may stand. Nothing was sent, and nothing will be.
+                under_way.to_hand_back.extend(to_mark.iter().map(|to_mark| to_mark.held));
+                return Err(error);
+            }
+        };
+        let count = claimed.len();
+        let mut marks: BTreeMap<i64, MarkedEffect> =
+            marked.into_iter().map(|marked| (marked.id, marked)).collect();
+        for claimed in claimed {
+            let held = claimed.held;
+            // What did not come back is somebody else's, and what may not be sent again is unknown.
+            if let Some(marked) = marks.remove(&held.id).filter(|marked| marked.is_sendable) {
+                let deliver = Arc::clone(&self.deliver);
+                let failures = claimed.failures;
+                let is_suspect = claimed.is_suspect;
+                let delivery = self.delivery(claimed);
+                let renewed_until = Instant::now() + self.receiver.lease();
+                let task =
+                    under_way.tasks.spawn(attempt(deliver, held, delivery, marked, asked_at));
+                let sent = Sent { task: task.id(), failures, is_suspect, renewed_until };
+                under_way.held.insert(held, sent);
+            }
+        }
+        Ok(count)
+    }
+
+    /// What whoever delivers sees of a claimed effect.
+    fn delivery(&self, claimed: ClaimedEffect) -> Delivery {
+        let ClaimedEffect {
+            held, key, destination, content_type, payload, failures, was_sent, ..
+        } = claimed;
+        Delivery {
+            id: held.id,
+            key,
+            destination,
+            content_type,
+            payload,
+            failures,
+            was_sent,
+            deadline: self.receiver.deadline_of_one(),
+        }
+    }
+
+    /// Says how deliveries ended, and gives back what was not sent.
+    async fn tell(&self, under_way: &mut UnderWay) -> Heard {
+        match self.tell_and_hand_back(under_way).await {
+            Ok(()) if under_way.to_tell.is_empty() && under_way.to_hand_back.is_empty() => {
+                Heard::Everything
+            }
+            Ok(()) => Heard::AllButHeld,
+            Err(error) => {
+                self.failed(&error);
+                Heard::NotEverything
+            }
+        }
+    }
+
+    /// What another transaction holds is left for the next time, and keeps nothing else waiting.
+    async fn tell_and_hand_back(&self, under_way: &mut UnderWay) -> Result<(), EffectStoreError> {
+        let mut untold = under_way.to_tell.len();
+        while untold > 0 {
+            let most = untold.min(BATCH_MAX);
+            let batch = under_way.to_tell.get(..most).unwrap_or_default();
+            let held_by_others = match self.finish(batch).await {
+                Err(error @ EffectStoreError::Refused(_)) => {
+                    self.failed(&error);
+                    self.tell_one_by_one(batch).await?
+                }
+                heard => heard?,
+            };
+            let told: Vec<Told> = under_way.to_tell.drain(..most).collect();
+            let again = told.into_iter().filter(|told| held_by_others.contains(&told.held.id));
+            // Behind the others, which are told in this turn.
+            under_way.to_tell.extend(again);
+            untold = untold.saturating_sub(most);
+        }
+        if !under_way.to_hand_back.is_empty() {
+            let hand_back = self.store.hand_back(&under_way.to_hand_back);
+            let held_by_others = within_time(hand_back).await?;
+            under_way.to_hand_back.retain(|held| held_by_others.contains(&held.id));
+        }
+        Ok(())
+    }
+
+    async fn finish(&self, told: &[Told]) -> Result<Vec<i64>, EffectStoreError> {
+        within_time(self.store.finish(told, self.receiver.failures_max)).await
+    }
+
+    /// The server has refused a batch. One text that it cannot keep must not cost the ends of all the others: each is
+    /// told by itself, and what is refused again is told without its texts. Returns what somebody else holds.
+    async fn tell_one_by_one(&self, batch: &[Told]) -> Result<Vec<i64>, EffectStoreError> {
+        let mut held_by_others = Vec::new();
+        for told in batch {
+            let heard = match self.finish(std::slice::from_ref(told)).await {
+                Err(EffectStoreError::Refused(_)) => {
+                    let bare = Told { reference: None, error: None, ..told.clone() };
+                    self.finish(&[bare]).await
+                }
+                // What was not answered is told again, with everything that is to be kept.
+                heard => heard,
+            };
+            held_by_others.extend(heard?);
+        }
+        Ok(held_by_others)
+    }
+
+    /// Renews what is under way, and what has ended and is not told yet.
+    async fn renew(&self, under_way: &UnderWay) {
+        let now = Instant::now();
+        let sent = under_way.held.iter().filter(|(_, sent)| now < sent.renewed_until);
+        let to_tell = under_way.to_tell.iter().map(|told| told.held);
+        let held: Vec<Held> = sent.map(|(held, _)| *held).chain(to_tell).collect();
+        if held.is_empty() {
+            return;
+        }
+        let renew = self.store.renew(&held, self.receiver.lease());
+        // A lease that could not be renewed stands as it was.
+        if let Err(error) = within_time(renew).await {
+            self.failed(&error);
+        }
+    }
+
+    /// Notes how a delivery ended.
+    fn note(
+        &self,
+        under_way: &mut UnderWay,
+        joined: Result<(tokio::task::Id, Attempted), JoinError>,
+    ) {
+        let (held, failures, ended) = match joined {
+            Ok((_, attempted)) => attempted,
+            Err(error) => {
+                let of_task = under_way.held.iter().find(|(_, sent)| sent.task == error.id());
+                let Some((held, failures)) = of_task.map(|(held, sent)| (*held, sent.failures))
+                else {
+                    return;
+                };
+                (held, failures, Some(Err(error.to_string().into())))
+            }
+        };
+        under_way.held.remove(&held);
+        let is_about_receiver = !matches!(ended, Some(Ok(DeliveryEnd::Withheld(_))));
+        let Some(told) = ended.and_then(|ended| self.judge(held, failures, ended)) else {
+            under_way.to_hand_back.push(held);
+            return;
+        };
+        match told.end {
+            EndCode::Delivered | EndCode::Rejected => under_way.breaker.succeeded(),
+            EndCode::NoEffect | EndCode::NoAnswer if is_about_receiver => {
+                under_way.breaker.failed(Instant::now());
+            }
+            EndCode::NoEffect | EndCode::NoAnswer => {}
+        }
+        let kind = self.kind.to_string();
+        let word = match told.end {
+            EndCode::Delivered => "delivered",
+            EndCode::Rejected => "rejected",
+            EndCode::NoEffect => "no_effect",
+            EndCode::NoAnswer => "no_answer",
+        };
+        metrics::counter!(event::EFFECT_DELIVERIES.name, "kind" => kind.clone(), "end" => word)
+            .increment(1);
+        let is_open = if under_way.breaker.is_open() { 1.0 } else { 0.0 };
+        metrics::gauge!(event::EFFECT_BREAKER_OPEN.name, "kind" => kind).set(is_open);
+        under_way.to_tell.push(told);
+    }
+
+    /// What the server is told of an end; nothing if the effect was not tried.
+    fn judge(
+        &self,
+        held: Held,
+        failures: u32,
+        ended: Result<DeliveryEnd, DeliveryError>,
+    ) -> Option<Told> {
+        let usual = || self.receiver.backoff.pause(failures, self.jitter.draw(held));
+        // A receiver may ask for a longer pause than usual, not for a shorter one.
+        let pause =
+            |asked: Option<Duration>| asked.unwrap_or_default().max(usual()).min(RETRY_AFTER_MAX);
+        let (end, retry_after, reference, error) = match ended {
+            Ok(DeliveryEnd::Delivered(delivered)) => {
+                (EndCode::Delivered, Duration::ZERO, delivered.reference, None)
+            }
+            Ok(DeliveryEnd::Rejected(error)) => {
+                (EndCode::Rejected, Duration::ZERO, None, Some(error))
+            }
+            Ok(DeliveryEnd::NoEffect { error, retry_after }) => {
+                (EndCode::NoEffect, pause(retry_after), None, Some(error))
+            }
+            Ok(DeliveryEnd::Unknown { error, retry_after }) => {
+                (EndCode::NoAnswer, pause(retry_after), None, Some(error))
+            }
+            Ok(DeliveryEnd::Withheld(error)) => (EndCode::NoEffect, pause(None), None, Some(error)),
+            Ok(DeliveryEnd::NotNow) => return None,
+            Err(error) => (EndCode::NoAnswer, pause(None), None, Some(error)),
+        };
+        let error = error.map(|error| kept_text(&error.to_string()));
+        let reference = reference.map(|reference| kept_text(&reference));
+        Some(Told { held, end, retry_after, reference, error })
+    }
+
+    fn failed(&self, error: &EffectStoreError) {
+        tracing::warn!(target: "retrysafe", kind = %self.kind, %error, "outbox_database_failed");
+    }
+}
+
+/// A text as the server can keep it.
+fn kept_text(text: &str) -> String {
+    text.chars().filter(|letter| *letter != '\0').take(TEXT_CHARS_MAX).collect()
+}
+
+/// Delivers one effect, if it is not too late for that.
+async fn attempt(
+    deliver: DeliverFn,
+    held: Held,
+    delivery: Delivery,
+    marked: MarkedEffect,
+    asked_at: BootMoment,
+) -> Attempted {
+    let deadline = delivery.deadline;
+    let failures = delivery.failures;
+    let before = BeforeFirstByte {
+        lease_left: marked.lease_left,
+        resend_left: marked.resend_left,
+        elapsed: asked_at.elapsed(),
+        deadline,
+    };
+    if !may_send(&before) {
+        return (held, failures, None);
+    }
+    let ended = tokio::time::timeout(deadline, deliver(delivery)).await;
+    let ended = ended.unwrap_or_else(|_| Err("it took longer than its deadline".into()));
+    (held, failures, Some(ended))
+}

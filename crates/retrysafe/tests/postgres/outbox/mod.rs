@@ -1,0 +1,11 @@
+//! Are effects delivered, once?
+
+mod delivering;
+mod doors;
+mod failover;
+mod held_rows;
+mod lookups;
+mod operator;
+mod rules;
+mod stage;
+mod staging;

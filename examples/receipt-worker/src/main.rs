@@ -1,0 +1,50 @@
+//! A worker in Rust: it delivers what applications have staged, once wherever it is killed.
+//!
+//! ```sh
+//! cargo run -p payment-provider &
+//! export DATABASE_URL=postgres://postgres@localhost/postgres
+//! cargo run -p receipt-worker &
+//! psql "$DATABASE_URL" -c "SELECT * FROM retrysafe.stage_v1('receipt', 'http://127.0.0.1:4000/charges',
+//!     'application/json', '{\"ride\": \"ride-1\", \"cents\": 1200}', NULL, NULL, NULL, NULL)"
+//! curl -s localhost:4000/charges
+//! ```
+//!
+//! SIGTERM ends it: it claims nothing more, and waits for what is under way.
+
+mod receivers;
+
+use std::error::Error;
+use std::time::Duration;
+
+use retrysafe::outbox::Worker;
+use retrysafe::stores::postgres::migrate;
+use sqlx::postgres::PgPoolOptions;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long what is under way may take to end when the process is told to stop: longer than any deadline.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+
+/// One connection for each kind and two more, and some for bursts.
+const CONNECTIONS_MAX: u32 = 8;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // From here on a signal to end finds somebody who waits for what is under way.
+    let mut told_to_stop = signal(SignalKind::terminate())?;
+    let url = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL names no database")?;
+    migrate(&url.parse()?).await?;
+    let pool = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).connect(&url).await?;
+    let client = reqwest::Client::new();
+    let mut worker = Worker::new(pool);
+    for (kind, receiver) in receivers::all() {
+        let client = client.clone();
+        worker = worker
+            .deliver(kind, receiver, move |delivery| receivers::deliver(client.clone(), delivery));
+    }
+    let working = worker.start();
+    told_to_stop.recv().await;
+    if working.stop(DRAIN_MAX).await {
+        return Ok(());
+    }
+    Err("some deliveries are left: other workers find them when their leases are over".into())
+}

@@ -1,0 +1,165 @@
+//! Which breakages of flows must be caught?
+
+use super::catcher::Catcher::Test;
+use super::table::Mutant;
+
+/// The unit tests of the rules.
+const RULES: &[&str] = &["-p", "retrysafe-core", "--lib"];
+
+/// The tests of phases, on a real server.
+const PHASES: &[&str] = &["-p", "retrysafe", "--features", "axum,phases", "--test", "postgres"];
+
+pub(crate) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "flow-call-outlives-its-lease",
+        file: "crates/retrysafe-core/src/machine/flows.rs",
+        old: "let is_live = call.elapsed.saturating_add(call.deadline) < lease_left;",
+        new: "let is_live = call.elapsed < lease_left;",
+        breaks: "a call may end after its lease, and beside its successor's",
+        caught: Test(RULES, "a_call_is_sent_only_if_it_ends_before_its_lease"),
+    },
+    Mutant {
+        name: "flow-other-bytes-sent",
+        file: "crates/retrysafe-core/src/machine/flows.rs",
+        old: "if mark.digest != *call.digest {",
+        new: "if false {",
+        breaks: "a second attempt sends other bytes with the same key",
+        caught: Test(RULES, "other_bytes_and_records_without_a_mark_are_not_sent"),
+    },
+    Mutant {
+        name: "flow-foreign-mark-cleared",
+        file: "crates/retrysafe-core/src/machine/flows.rs",
+        old: "match (&live.state, mark.set_by == self.fence) {",
+        new: "match (&live.state, true) {",
+        breaks: "\"not sent\" clears a mark whose owner's bytes may be on their way",
+        caught: Test(RULES, "a_mark_of_a_former_owner_is_not_cleared"),
+    },
+    Mutant {
+        name: "flow-given-up-is-unknown",
+        file: "crates/retrysafe-core/src/machine/flows.rs",
+        old: "(State::InProgress { .. }, Outcome::Unknown(_)) => {\n                Some(Decision::Write(end_lease(status)))\n            }",
+        new: "(State::InProgress { .. }, Outcome::Unknown(Doubt::OwnerGone)) => None,",
+        breaks: "a shutdown between two calls leaves a flow unknown",
+        caught: Test(RULES, "every_state_and_event_of_a_flow_is_decided_as_the_table_says"),
+    },
+    Mutant {
+        name: "flow-late-owner-advances",
+        file: "crates/retrysafe-core/src/machine/flows.rs",
+        old: "let Self { fence, step } = *self;\n        if live.fence != fence {",
+        new: "let Self { fence, step } = *self;\n        if live.fence < fence {",
+        breaks: "an owner that was overtaken moves the flow",
+        caught: Test(RULES, "every_state_and_event_of_a_flow_is_decided_as_the_table_says"),
+    },
+    Mutant {
+        name: "flow-withdrawn-takeover-frees",
+        file: "crates/retrysafe-core/src/machine.rs",
+        old: "(State::InProgress { .. }, Some(_)) => Decision::Write(end_lease(None)),",
+        new: "(State::InProgress { .. }, Some(_)) => Decision::Write(write(Becomes::FailedRetryable, None)),",
+        breaks: "whoever takes back a takeover clears a former owner's mark",
+        caught: Test(RULES, "every_state_and_event_of_a_flow_is_decided_as_the_table_says"),
+    },
+    Mutant {
+        name: "flow-ended-lease-revived",
+        file: "crates/retrysafe-core/src/machine.rs",
+        old: "&& !live.is_given_back()",
+        new: "",
+        breaks: "a renewal on its way keeps everybody from a flow that nobody runs",
+        caught: Test(RULES, "every_state_and_event_of_a_flow_is_decided_as_the_table_says"),
+    },
+    Mutant {
+        name: "flow-key-of-another-generation",
+        file: "crates/retrysafe-core/src/flow.rs",
+        old: ".chain_update(birth.0.to_be_bytes())",
+        new: ".chain_update(birth.0.wrapping_mul(0).to_be_bytes())",
+        breaks: "a key that is used again has the provider answer with the former call",
+        caught: Test(RULES, "a_downstream_key_is_of_one_call_of_one_record"),
+    },
+    Mutant {
+        name: "phases-no-check-before-the-wire",
+        file: "crates/retrysafe/src/phases/call.rs",
+        old: "match held.lease.may_send(&digest, is_repeatable, held.asked_at.elapsed(), deadline) {",
+        new: "match SendDecision::Send {",
+        breaks: "a call is sent that must not be sent any more",
+        caught: Test(PHASES, "other_content_than_that_of_the_first_attempt_is_not_sent"),
+    },
+    Mutant {
+        name: "phases-mark-not-before-the-call",
+        file: "crates/retrysafe/src/phases/call.rs",
+        old: "self.advance(held, name, &about_to_call).await?\n        } else {\n            held\n        };\n        let is_repeatable = repeatable_for.is_some();\n        match held.lease.may_send(&digest, is_repeatable, held.asked_at.elapsed(), deadline) {",
+        new: "drop(about_to_call);\n            held\n        } else {\n            held\n        };\n        match SendDecision::Send {",
+        breaks: "a crash after the call leaves no trace of it",
+        caught: Test(PHASES, "a_provider_without_keys_is_never_called_twice"),
+    },
+    Mutant {
+        name: "phases-unclassified-error-not-sent",
+        file: "crates/retrysafe/src/phases/call.rs",
+        old: "Ok(Ok(Err(error))) => CallEnd::Unknown(error),",
+        new: "Ok(Ok(Err(error))) => CallEnd::NotSent(error),",
+        breaks: "an error after the call frees the call",
+        caught: Test(PHASES, "a_provider_without_keys_is_never_called_twice"),
+    },
+    Mutant {
+        name: "phases-lease-not-given-back",
+        file: "crates/retrysafe/src/phases/runner.rs",
+        old: "match self.settle(held.lease, &Outcome::Retryable(None)).await {",
+        new: "match Ok::<_, StoreError>(drop(held)) {",
+        breaks: "a retry after a failed phase waits for a lease that nobody needs",
+        caught: Test(PHASES, "a_conflict_that_does_not_end_is_told"),
+    },
+    Mutant {
+        name: "phases-completer-runs-what-is-held",
+        file: "crates/retrysafe/src/phases/completer.rs",
+        old: "if !self.codes.contains_key(flow.flow()) {",
+        new: "if false {",
+        breaks: "flows that nobody can go on with are not counted",
+        caught: Test(PHASES, "a_version_that_nobody_has_registered_is_held_and_never_run"),
+    },
+    Mutant {
+        name: "phases-commit-not-read-back",
+        file: "crates/retrysafe/src/phases/commit.rs",
+        old: "let Some(code) = sqlstate(&*error) else { return Tried::InDoubt(error) };",
+        new: "let Some(code) = sqlstate(&*error) else { return Tried::Failed(error) };",
+        breaks: "a phase whose COMMIT was lost is told to have failed, and may be there",
+        caught: Test(PHASES, "a_commit_without_an_answer_is_read_back_and_made_once"),
+    },
+    Mutant {
+        name: "phases-hung-commit-not-read-back",
+        file: "crates/retrysafe/src/phases/commit.rs",
+        old: "Err(_) => Tried::InDoubt(takes_too_long(commit_limit)),",
+        new: "Err(_) => Tried::Failed(takes_too_long(commit_limit)),",
+        breaks: "the same where the COMMIT hangs",
+        caught: Test(PHASES, "a_commit_that_does_not_end_is_read_back"),
+    },
+    Mutant {
+        name: "phases-begin-not-taken-back",
+        file: "crates/retrysafe/src/phases/in_flight.rs",
+        old: "if !self.is_over {",
+        new: "if false {",
+        breaks: "a run that is dropped before its flow has started leaves its key unknown",
+        caught: Test(PHASES, "a_begin_is_taken_back_if_its_run_is_dropped_before_the_start"),
+    },
+    Mutant {
+        name: "phases-large-answer-kept",
+        file: "crates/retrysafe/src/phases/end.rs",
+        old: "if fits {",
+        new: "if fits || true {",
+        breaks: "an answer larger than `response_bytes_max` is kept",
+        caught: Test(PHASES, "an_answer_that_is_too_large_reaches_its_own_caller"),
+    },
+    Mutant {
+        name: "phases-output-not-read-again",
+        file: "crates/retrysafe/src/phases/flow.rs",
+        old: "match serde_json::from_slice::<T>(&written) {",
+        new: "match Ok::<_, serde_json::Error>(()) {",
+        breaks: "an output that nobody can read stops its flow after its effect",
+        caught: Test(PHASES, "an_output_that_cannot_be_read_again_fails_its_phase"),
+    },
+    Mutant {
+        name: "phases-ended-transaction-not-noticed",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0001_records.sql",
+        old: "SELECT FROM retrysafe.guard g WHERE g.txid = pg_current_xact_id() AND g.id = record_id\n    ) THEN",
+        new: "SELECT FROM retrysafe.guard g WHERE g.txid = pg_current_xact_id() AND g.id = record_id\n    ) AND false THEN",
+        breaks: "the recovery point moves without the phase",
+        caught: Test(PHASES, "a_phase_that_ends_its_transaction_is_noticed"),
+    },
+];

@@ -92,8 +92,12 @@ pub(crate) fn fitted(titles: &[&str], rows: &[Vec<String>], flexible: &[&str]) {
 /// How long ago a time is, in one unit; of a time that is to come, in how long. The store's clock and ours may differ by
 /// a little.
 pub(crate) fn age(at: &str) -> String {
+    age_at(at, jiff::Timestamp::now())
+}
+
+fn age_at(at: &str, now: jiff::Timestamp) -> String {
     let Ok(at) = at.parse::<jiff::Timestamp>() else { return "-".into() };
-    let seconds = jiff::Timestamp::now().duration_since(at).as_secs();
+    let seconds = now.duration_since(at).as_secs();
     if seconds < -1 { format!("in {}", short_length(-seconds)) } else { short_length(seconds) }
 }
 
@@ -181,6 +185,7 @@ mod tests {
 
     #[test]
     fn ages_are_short() {
+        let now = jiff::Timestamp::now();
         for (seconds, shown) in [
             (0, "0s"),
             (119, "119s"),
@@ -189,14 +194,14 @@ mod tests {
             (7_200, "2h"),
             (900_000, "10d"),
         ] {
-            let since = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds);
-            assert_eq!(age(&since.to_string()), shown);
+            let since = now - jiff::SignedDuration::from_secs(seconds);
+            assert_eq!(age_at(&since.to_string(), now), shown);
         }
         assert_eq!(age("soon"), "-");
-        let ahead = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(1);
-        assert_eq!(age(&ahead.to_string()), "0s", "the store's clock is ahead of ours");
-        let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(7_500);
-        assert_eq!(age(&later.to_string()), "in 2h");
+        let ahead = now + jiff::SignedDuration::from_secs(1);
+        assert_eq!(age_at(&ahead.to_string(), now), "0s", "the store's clock is ahead of ours");
+        let later = now + jiff::SignedDuration::from_secs(7_500);
+        assert_eq!(age_at(&later.to_string(), now), "in 2h");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How is the gateway run so that it can be killed? As a child process.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,8 +16,12 @@ use crate::check::request::Shot;
 const START_MAX: Duration = Duration::from_secs(20);
 
 /// How often a killed gateway is looked for, and how long between.
-const GONE_LOOKS_MAX: u32 = 500;
+const GONE_LOOKS_MAX: u32 = 3_000;
 const GONE_PAUSE: Duration = Duration::from_millis(10);
+
+/// The ports that the gateway may get: below those that the system gives out by itself.
+const PORT_MIN: u16 = 12_000;
+const PORTS: u16 = 18_000;
 
 /// The running gateway, its folder and what became of it.
 pub(crate) struct Gateway {
@@ -35,8 +39,7 @@ impl Gateway {
         let random = uuid::Uuid::new_v4().simple().to_string();
         let folder = std::env::temp_dir().join(format!("retrysafe-demo-{random}"));
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let address = free_address()?;
-        let admin = free_address()?;
+        let [address, admin] = free_addresses()?;
         let store = folder.join("store");
         let config = format!(
             r#"listen = "{address}"
@@ -157,8 +160,18 @@ fn spawn(folder: &std::path::Path) -> Result<Child, String> {
         .map_err(|error| error.to_string())
 }
 
-fn free_address() -> Result<SocketAddr, String> {
-    std::net::TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map_err(|error| error.to_string())
+/// Two addresses that nobody has. They are used again after a kill, and while the gateway is down no
+/// outgoing connection may get their ports.
+fn free_addresses() -> Result<[SocketAddr; 2], String> {
+    let (one, other) = (free_listener()?, free_listener()?);
+    let address = |listener: &TcpListener| listener.local_addr().map_err(|e| e.to_string());
+    Ok([address(&one)?, address(&other)?])
+}
+
+fn free_listener() -> Result<TcpListener, String> {
+    let random = uuid::Uuid::new_v4().as_u128() % u128::from(PORTS);
+    let first = u16::try_from(random).unwrap_or_default();
+    let mut ports = (0..PORTS).map(|number| PORT_MIN + (first + number) % PORTS);
+    let free = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    free.ok_or_else(|| "no port is free".to_owned())
 }

@@ -105,6 +105,8 @@ fn every_page_is_readable_and_answers_an_operators_question_within_three_steps()
     browser.choose("input[value=fact]");
     browser.write("#reason", "the provider shows it");
     browser.press("form.decision button");
+    // The page before says it as well, beside what is chosen there.
+    browser.await_path(|path| path.ends_with("/preview"));
     browser.await_text("main", "410");
     browser.press("button.serious");
     answered("This one was paid; tell the caller", "h1", &["completed"]);

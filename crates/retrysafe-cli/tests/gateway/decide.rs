@@ -109,7 +109,9 @@ fn operator_first_and_the_late_owner_is_kept_as_a_contradiction() {
             (&resolved[0]["operator"], &resolved[0]["judge"]),
             (&json!("admin"), &json!("operator"))
         );
-        assert!(gateway.metrics().contains("retrysafe_contradictions_total{route=\"/{*rest}\"} 1"));
+        // The worker counts it after the store has it.
+        let counted = "retrysafe_contradictions_total{route=\"/{*rest}\"} 1";
+        until("it is counted", || gateway.metrics().contains(counted));
         // What the late owner brought does nothing to a terminal.
         let (code, screen, err) = run(&gateway, &["unknown", "show", id]);
         assert!(code == 0 && screen.contains("paid</b>"), "{screen}{err}");

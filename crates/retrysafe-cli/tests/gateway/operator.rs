@@ -13,7 +13,8 @@ use retrysafe_core::{Id, Key, Scope};
 use serde_json::{Value, json};
 
 use super::kit::{
-    Gate, Gateway, PATIENCE, Step, TOKEN, Upstream, key, program_with, raw, reply, request, until,
+    Gate, Gateway, PATIENCE, Step, TOKEN, Upstream, free, key, program_with, raw, reply, request,
+    until,
 };
 use super::postgres::database;
 
@@ -134,6 +135,8 @@ fn fifty_are_seen(store: Option<&str>, told_at_start: &str) {
     // The first look after readiness.
     assert_eq!(gauge(&gateway, "retrysafe_unknown"), Some(RUNNING as f64));
     assert!(gauge(&gateway, "retrysafe_unknown_oldest_seconds").is_some_and(|age| age >= 0.0));
+    // Lines are written by a thread of their own, for which readiness does not wait.
+    gateway.wait_for_log(told_at_start);
     let log = gateway.log()[before..].to_owned();
     assert!(log.contains(told_at_start), "{log}");
     let listed = unknown(&gateway);
@@ -298,9 +301,7 @@ fn what_stands_in_a_log_line_finds_its_record() {
 fn an_upstream_that_is_away_is_reported_with_the_request() {
     let upstream = Upstream::start();
     let gateway = Gateway::start(&upstream, "");
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let away = nobody.local_addr().unwrap();
-    drop(nobody);
+    let away = free();
     let config = std::fs::read_to_string(gateway.config()).unwrap();
     let moved = config.replace(&upstream.address.to_string(), &away.to_string());
     std::fs::write(gateway.config(), moved).unwrap();

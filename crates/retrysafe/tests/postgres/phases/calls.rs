@@ -209,7 +209,10 @@ async fn reqwest_errors_prove_what_they_prove() {
     let of = async |url: &str| -> CallEnd<()> {
         CallEnd::of_reqwest(patient.post(url).send().await.map(drop).unwrap_err())
     };
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A port that is held without listening refuses connections, and goes to nobody else.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nobody = held.local_addr().unwrap();
     assert!(matches!(of(&format!("http://{nobody}")).await, CallEnd::NotSent(_)), "refused");
     let unnamed = of("http://no-such-name.invalid").await;
     assert!(matches!(unnamed, CallEnd::NotSent(_)), "{unnamed:?}");

@@ -483,9 +483,11 @@ fn timeout_of(fault: Fault) -> &'static str {
 /// How long the work of a slow request takes, where the checker must meet it running.
 fn slow_header(fault: Fault) -> &'static str {
     match fault {
-        Fault::None | Fault::MismatchAfterCompletionOnly | Fault::StuckAfterDisconnect => {
-            "X-Slow: 2000"
-        }
+        Fault::None
+        | Fault::MismatchAfterCompletionOnly
+        | Fault::StuckAfterDisconnect
+        | Fault::RunsAgainAfterRestart
+        | Fault::ExpiredLeaseRunsTwice => "X-Slow: 2000",
         _ => "X-Slow: 1000",
     }
 }

@@ -116,8 +116,8 @@ schedule = "0s"
 [[route]]
 path = "/late"
 methods = ["POST"]
-lease = "200ms"
-lease_max = "300ms"
+lease = "2s"
+lease_max = "2s"
 
 [[route]]
 path = "/overdue"
@@ -286,7 +286,7 @@ fn a_store_that_fails_is_reported_and_found_again() {
             "[upkeep]\nsweep_every = \"{sweep_every}\"\n\
              [[route]]\npath = \"/open\"\nmethods = [\"POST\"]\non_store_error = \"open\"\n\
              [[route]]\npath = \"/damaged\"\nmethods = [\"POST\"]\n\
-             lease = \"1s\"\nlease_max = \"1s\"\n"
+             lease = \"3s\"\nlease_max = \"3s\"\n"
         )
     };
     let gateway = Gateway::start(&upstream, &config("1h"));

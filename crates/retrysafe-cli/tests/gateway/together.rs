@@ -14,7 +14,7 @@ use super::postgres::database;
 
 /// Two gateways whose leases end while a test waits, and a sweeper that sees it.
 fn pair(upstream: &Upstream) -> [Gateway; 2] {
-    pair_with_lease(upstream, "1s")
+    pair_with_lease(upstream, "3s")
 }
 
 fn pair_with_lease(upstream: &Upstream, lease: &str) -> [Gateway; 2] {

@@ -18,6 +18,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+#[path = "gateway/install.rs"]
+mod install;
 #[allow(dead_code, reason = "the tests of the gateway read more of a page")]
 #[path = "gateway/pages.rs"]
 mod pages;
@@ -27,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What starts an application and does not end.
 const SERVERS: [&str; 3] = ["node ", "venv/bin/uvicorn ", "venv/bin/python manage.py runserver "];
+
+/// What downloads packages.
+const INSTALLERS: [&str; 2] = ["npm install ", "venv/bin/pip install "];
 
 #[test]
 fn the_first_ten_minutes_go_as_the_page_says() {
@@ -196,6 +201,10 @@ impl Tutorial {
             // Whoever starts it a second time has killed the first one.
             drop(self.running_gateway.take());
             self.running_gateway = Some(self.start(&line, self.gateway));
+        } else if INSTALLERS.iter().any(|installer| command.starts_with(installer)) {
+            let mut shell = Command::new("sh");
+            let said = install::run(shell.args(["-c", &command]).current_dir(self.folder.path()));
+            self.last = (command, said);
         } else {
             let said = self.shell(&command);
             self.last = (command, said);

@@ -56,21 +56,32 @@ impl Browser {
         let session = String::new();
         let steps = Cell::default();
         let mut browser = Self { driver, address, session, steps, _profile: profile };
-        let folder = format!("--user-data-dir={}", browser._profile.path().display());
-        let arguments = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            &folder,
-        ];
-        let wanted =
-            json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": arguments}}}});
-        let opened = browser.tell("POST", "/session", &wanted);
+        let open = |turn: u8| {
+            let profile = browser._profile.path().join(turn.to_string());
+            let folder = format!("--user-data-dir={}", profile.display());
+            let arguments = [
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                &folder,
+            ];
+            let options = json!({"goog:chromeOptions": {"args": arguments}});
+            browser.told("POST", "/session", &json!({"capabilities": {"alwaysMatch": options}}))
+        };
+        // The driver gives a browser a minute to start, and from a cold disk that may be too short: it is started three times.
+        let mut opened = open(0);
+        for turn in 1..3 {
+            if opened.0 != 200 {
+                opened = open(turn);
+            }
+        }
+        let (status, opened) = opened;
+        assert_eq!(status, 200, "{opened}");
         browser.session =
             opened["sessionId"].as_str().unwrap_or_else(|| panic!("{opened}")).to_owned();
         browser
@@ -78,6 +89,13 @@ impl Browser {
 
     /// Tells the driver something, and gives the value of its answer.
     fn tell(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, value) = self.told(method, path, body);
+        assert_eq!(status, 200, "{path} {body}: {value}");
+        value
+    }
+
+    /// The same with the status of the answer, which may say that it could not be done.
+    fn told(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let text = if method == "GET" { String::new() } else { body.to_string() };
         // The driver serves nobody who calls it by another name.
         let asked = format!(
@@ -92,9 +110,7 @@ impl Browser {
         std::io::Write::write_all(&mut &waiting, asked.as_bytes()).unwrap();
         let answer: Message =
             reader.message(false).unwrap_or_else(|| panic!("no answer to {path}"));
-        let value = answer.json()["value"].clone();
-        assert_eq!(answer.status(), 200, "{path} {body}: {value}");
-        value
+        (answer.status(), answer.json()["value"].clone())
     }
 
     fn of_session(&self, method: &str, path: &str, body: &Value) -> Value {

@@ -33,6 +33,7 @@ mod first_hour;
 mod header_names;
 mod house;
 mod http2;
+mod install;
 mod jwks;
 mod jwt;
 #[allow(dead_code, reason = "the bad inputs need more of it")]

@@ -19,6 +19,8 @@ mod cluster;
 mod config;
 mod deaf_proxy;
 mod destinations;
+#[path = "../gateway/install.rs"]
+mod install;
 #[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 #[path = "../gateway/kit.rs"]
 mod kit;

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use serde_json::json;
 
 use super::bench::{Bench, KEYED};
+use super::install::run;
 use super::kit::{Seen, Step, reply};
 
 const REQUIREMENTS: &str = include_str!("requirements.txt");
@@ -49,20 +50,6 @@ fn python() -> &'static Path {
         std::fs::write(mark, REQUIREMENTS).unwrap();
         python
     })
-}
-
-/// Runs a command that may download something: a registry that fails is asked three times.
-fn run(command: &mut Command) {
-    let mut complaint = String::new();
-    for _ in 0..3 {
-        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        if output.status.success() {
-            return;
-        }
-        complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        std::thread::sleep(std::time::Duration::from_secs(2));
-    }
-    panic!("{command:?}: {complaint}");
 }
 
 /// What the library says about a delivery.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::install::run;
+
 /// A program of the examples. All of them have the same points, tables and environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Language {
@@ -91,20 +93,6 @@ fn installed(name: &str, list: &str, install: impl FnOnce(&Path)) -> PathBuf {
     install(&folder);
     std::fs::write(mark, wanted).unwrap();
     folder
-}
-
-/// Runs a command that may download something: a registry that fails is asked three times.
-fn run(command: &mut Command) {
-    let mut complaint = String::new();
-    for _ in 0..3 {
-        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        if output.status.success() {
-            return;
-        }
-        complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        std::thread::sleep(std::time::Duration::from_secs(2));
-    }
-    panic!("{command:?}: {complaint}");
 }
 
 /// Whoever has only SQL needs little of it.

@@ -19,6 +19,8 @@ mod cluster;
 mod director;
 mod flows;
 mod gates;
+#[path = "../../../../crates/retrysafe-cli/tests/gateway/install.rs"]
+mod install;
 mod languages;
 mod matrix;
 mod outcomes;

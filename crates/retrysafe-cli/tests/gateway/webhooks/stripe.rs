@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
+use super::super::install::run;
 use super::super::kit::{Gateway, Message, Step, Upstream, key, request, send, until};
 use super::desk::now;
 
@@ -82,20 +83,6 @@ fn python() -> &'static Path {
             run(Command::new(python).args(pip).arg("requirements.txt").current_dir(folder));
         })
     })
-}
-
-/// Runs a command that may download something: a registry that fails is asked three times.
-fn run(command: &mut Command) {
-    let mut complaint = String::new();
-    for _ in 0..3 {
-        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        if output.status.success() {
-            return;
-        }
-        complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        std::thread::sleep(std::time::Duration::from_secs(2));
-    }
-    panic!("{command:?}: {complaint}");
 }
 
 /// The header that a library gives to an event.

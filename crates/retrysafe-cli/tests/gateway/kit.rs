@@ -646,6 +646,22 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// How long the gateway keeps a connection to an upstream that nobody uses.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// Plays something in which connections to an upstream are used again, and gives what it has counted. If
+/// it took so long that an idle one may have been given up, that says nothing, and it is played anew.
+pub(crate) fn without_stall<T>(mut play: impl FnMut() -> (Duration, T)) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let (took, counted) = play();
+        if took < IDLE_MAX {
+            return counted;
+        }
+        assert!(Instant::now() < end, "it always takes as long as {took:?}");
+    }
+}
+
 /// An address that nobody else of this run gets: below the ports that the system gives out by
 /// itself, one after the other.
 pub(crate) fn free() -> SocketAddr {

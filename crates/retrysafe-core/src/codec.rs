@@ -381,7 +381,7 @@ fn put_happened(out: &mut Vec<u8>, what: &Happened) {
     }
 }
 
-const DOUBTS: [Doubt; 9] = [
+const DOUBTS: [Doubt; 10] = [
     Doubt::LeaseEnded,
     Doubt::OwnerGone,
     Doubt::AnswerLost,
@@ -391,6 +391,7 @@ const DOUBTS: [Doubt; 9] = [
     Doubt::OtherBytes,
     Doubt::ResultNotKept,
     Doubt::NotRepeatable,
+    Doubt::CommittedAlone,
 ];
 const JUDGES: [Judge; 3] = [Judge::Reconciler, Judge::Webhook, Judge::Operator];
 
@@ -882,6 +883,7 @@ mod tests {
                 Doubt::OtherBytes => 6,
                 Doubt::ResultNotKept => 7,
                 Doubt::NotRepeatable => 8,
+                Doubt::CommittedAlone => 9,
             };
             assert_eq!((at, usize::from(doubt_byte(doubt))), (position, position));
         }

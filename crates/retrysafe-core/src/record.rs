@@ -199,6 +199,8 @@ pub enum Doubt {
     ResultNotKept,
     /// A flow's call may have been made, and the code that runs now says that its provider takes no key.
     NotRepeatable,
+    /// A flow's phase has ended its transaction by itself: what it did may be committed, without its recovery point.
+    CommittedAlone,
 }
 
 /// One thing that happened to a record.
@@ -532,6 +534,7 @@ impl Doubt {
             Self::OtherBytes => "other_bytes",
             Self::ResultNotKept => "result_not_kept",
             Self::NotRepeatable => "not_repeatable",
+            Self::CommittedAlone => "committed_alone",
         }
     }
 }

@@ -73,7 +73,7 @@ use retrysafe_core::wire::{ASK_AGAIN_ABOUT_UNKNOWN, ASK_AGAIN_SOON};
 use sqlx::{PgPool, Postgres};
 
 use crate::layer::Attempt;
-use crate::stores::postgres::PostgresStore;
+use crate::stores::postgres::{PostgresStore, TransactionRemains, remains_of};
 
 use self::lend::{Slot, TransactionPlace};
 
@@ -99,16 +99,6 @@ const ENDED: &str = "the handler has ended its transaction by itself, and nobody
 
 /// The database did not take what the handler did.
 const NOT_DONE: Refusal = Refusal::StoreUnavailable { retry_after: ASK_AGAIN_SOON };
-
-/// What is left of the transaction that a handler was given.
-enum TransactionRemains {
-    /// It is open. Or nobody can be asked any more: then the connection is gone, and the server undoes it.
-    Open,
-    /// The server has refused a statement of the handler, and commits nothing of it.
-    Aborted,
-    /// The handler has ended it. What came after that is undone by nobody.
-    Ended,
-}
 
 impl Transactions {
     /// Transactions of this pool, settled in this store of the same database.
@@ -181,7 +171,7 @@ impl Transactions {
     }
 
     async fn panicked(&self, mut tx: Transaction, attempt: Option<Attempt>) -> Response {
-        match remains_of(&mut tx, attempt.as_ref()).await {
+        match remains_of(&mut tx, attempt.as_ref().map(Attempt::id)).await {
             TransactionRemains::Open | TransactionRemains::Aborted => {
                 let response = self.refusal("the handler panicked, and what it did is undone");
                 undone(tx, response, attempt.and_then(|attempt| attempt.said())).await
@@ -194,7 +184,7 @@ impl Transactions {
     }
 
     async fn end(&self, mut tx: Transaction, attempt: &Attempt, response: Response) -> Response {
-        let is_aborted = match remains_of(&mut tx, Some(attempt)).await {
+        let is_aborted = match remains_of(&mut tx, Some(attempt.id())).await {
             TransactionRemains::Open => false,
             TransactionRemains::Aborted => true,
             TransactionRemains::Ended => {
@@ -331,47 +321,9 @@ fn marked_undone(mut response: Response, said: Option<Said>) -> Response {
     response
 }
 
-/// The SQLSTATE of a statement in a transaction that can only be rolled back.
-const IN_FAILED_TRANSACTION: &str = "25P02";
-
 /// What the handler says about its outcome: its answer's word comes before its own.
 fn said_of(parts: &response::Parts, attempt: Option<&Attempt>) -> Option<Said> {
     parts.extensions.get::<Said>().copied().or_else(|| attempt?.said())
-}
-
-/// Whether this is the transaction that was guarded for this record.
-const IS_GUARDED: &str = "SELECT EXISTS (SELECT FROM retrysafe.guard g
-    WHERE g.txid = pg_current_xact_id_if_assigned() AND g.id = $1)";
-
-/// Without a key nothing is guarded, and only whether the transaction can still be committed is asked.
-const IS_ALIVE: &str = "SELECT true";
-
-/// Looks for the guard of a transaction: it goes with the transaction, however that ends.
-async fn remains_of(
-    transaction: &mut Transaction,
-    attempt: Option<&Attempt>,
-) -> TransactionRemains {
-    let question = match attempt {
-        Some(attempt) => sqlx::query_scalar(IS_GUARDED).bind(attempt.id().as_bytes().to_vec()),
-        None => sqlx::query_scalar(IS_ALIVE),
-    };
-    // Asked without a name, as everything here: a pooler may stand in between.
-    match question.persistent(false).fetch_one(&mut **transaction).await {
-        Ok(true) => TransactionRemains::Open,
-        Ok(false) => TransactionRemains::Ended,
-        Err(error) => {
-            let refusal = error.as_database_error();
-            let code = refusal.and_then(|refusal| refusal.code());
-            // Whatever the server refuses, it aborts the transaction. With a key the settle finds that out and says more.
-            if code.as_deref() == Some(IN_FAILED_TRANSACTION)
-                || attempt.is_none() && refusal.is_some()
-            {
-                TransactionRemains::Aborted
-            } else {
-                TransactionRemains::Open
-            }
-        }
-    }
 }
 
 async fn roll_back(transaction: Transaction) {

@@ -107,6 +107,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Test(PHASES, "a_conflict_that_does_not_end_is_told"),
     },
     Mutant {
+        name: "flow-committed-alone-resumed",
+        file: "crates/retrysafe-core/src/machine/flows.rs",
+        old: "(State::InProgress { .. }, Outcome::Unknown(Doubt::CommittedAlone)) => None,",
+        new: "",
+        breaks: "the next run does the work of a phase again that has committed it alone",
+        caught: Test(RULES, "a_phase_that_committed_alone_leaves_its_flow_unknown"),
+    },
+    Mutant {
+        name: "phases-ended-transaction-counts-as-undone",
+        file: "crates/retrysafe/src/phases/commit.rs",
+        old: "TransactionRemains::Ended => Tried::CommittedAlone(error),",
+        new: "TransactionRemains::Ended => Tried::Failed(error),",
+        breaks: "a phase that fails after its own COMMIT is repeated",
+        caught: Test(PHASES, "what_a_phase_has_committed_alone_is_not_done_again"),
+    },
+    Mutant {
         name: "phases-completer-runs-what-is-held",
         file: "crates/retrysafe/src/phases/completer.rs",
         old: "if !self.codes.contains_key(flow.flow()) {",

@@ -231,6 +231,8 @@ pub(super) fn settle_of_flow(live: &Record, outcome: &Outcome) -> Option<Decisio
     let status = outcome.status().map(|status| status.as_u16());
     let Some(mark) = flow.mark() else {
         return match (&live.state, outcome) {
+            // A phase may have committed what the recovery point does not know of: to go on would do it again.
+            (State::InProgress { .. }, Outcome::Unknown(Doubt::CommittedAlone)) => None,
             // Nothing outside is in flight, so there is nothing that nobody knows. It is as if its owner had
             // died: somebody else goes on.
             (State::InProgress { .. }, Outcome::Unknown(_)) => {
@@ -249,9 +251,9 @@ pub(super) fn settle_of_flow(live: &Record, outcome: &Outcome) -> Option<Decisio
         // The owner has the whole answer: whoever it called has answered. And what another attempt would
         // not send, or would get the same useless result for, is a doubt at once.
         Outcome::Completed(_)
-        | Outcome::Unknown(Doubt::OtherBytes | Doubt::ResultNotKept | Doubt::NotRepeatable) => {
-            return None;
-        }
+        | Outcome::Unknown(
+            Doubt::OtherBytes | Doubt::ResultNotKept | Doubt::NotRepeatable | Doubt::CommittedAlone,
+        ) => return None,
         Outcome::Unknown(doubt) => *doubt,
         Outcome::Retryable(_) => Doubt::AnswerLost,
     };
@@ -469,6 +471,21 @@ mod tests {
         assert_eq!(decide_send(&call), SendDecision::NotRepeatable);
         assert_eq!(decide_send(&BeforeWire { is_repeatable: true, ..call }), SendDecision::Send);
         assert_eq!(decide_send(&BeforeWire { record: &own, ..call }), SendDecision::Send);
+    }
+
+    /// To go on would do the work of that phase once more.
+    #[test]
+    fn a_phase_that_committed_alone_leaves_its_flow_unknown_with_and_without_a_mark() {
+        let marked = calling(Some(MINUTE));
+        let mut unmarked = marked.clone();
+        unmarked.flow =
+            FlowProgress::started(FlowVersion::new("ride", 1), Bytes::new()).map(Box::new);
+        for record in [marked, unmarked] {
+            let alone = settle_of_flow(&record, &Outcome::Unknown(Doubt::CommittedAlone));
+            assert!(alone.is_none(), "it means what it says");
+            let gone = settle_of_flow(&record, &Outcome::Unknown(Doubt::OwnerGone));
+            assert!(gone.is_some(), "anything else ends the lease");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! | what happened | what follows |
 //! | --- | --- |
 //! | the phase returned an error or panicked, or took too long | rolled back; the next run goes on here |
-//! | the phase has ended its transaction by itself | the record does not move; the next run goes on here |
+//! | the phase has ended its transaction by itself, whatever it says | unknown: what it did may be committed, and nobody can undo it |
 //! | a deadlock, a serialization failure, a lock that was not had in time | rolled back and repeated: nothing outside has run |
 //! | the guarded write was refused | rolled back; the record is read, and says who goes on |
 //! | COMMIT was refused by the server | rolled back, as the error says |
@@ -23,19 +23,23 @@ use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
-use retrysafe_core::engine::{MovedIn, NotSettled};
+use retrysafe_core::engine::{MovedIn, NotSettled, Settled};
 use retrysafe_core::flow::{FlowProgress, RecoveryPoint};
 use retrysafe_core::machine::flows::FlowStep;
-use retrysafe_core::record::Outcome;
+use retrysafe_core::record::{Doubt, Outcome};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::PhaseError;
 use super::end::{FlowAnswer, FlowEnd};
 use super::flow::{Next, TxWork};
-use super::runner::{AfterPhase, HeldLease, Runner, panicked, pause_before, too_large};
+use super::runner::{
+    AfterPhase, HeldLease, RunEnd, Runner, owned_by_another, panicked, pause_before, too_large,
+};
 use super::transaction::{OpenTransaction, lend};
 use crate::layer::{BootMoment, catch_panic};
-use crate::stores::postgres::{ApplicationTransaction, LastStatement};
+use crate::stores::postgres::{
+    ApplicationTransaction, LastStatement, TransactionRemains, remains_of,
+};
 
 /// How often a phase is begun in one run. A deadlock that comes back as often is a fault of the
 /// statements, and is told to whoever runs the flow.
@@ -80,6 +84,8 @@ enum Tried {
     Conflict(PhaseError),
     /// Rolled back by the phase's own error.
     Failed(PhaseError),
+    /// The phase has ended its transaction by itself. Nobody knows what it did after that.
+    CommittedAlone(PhaseError),
     /// The record must be read before anything is decided.
     InDoubt(PhaseError),
 }
@@ -135,6 +141,9 @@ impl Runner {
                     }
                     return Err(self.give_back(held, name, error).await);
                 }
+                Tried::CommittedAlone(error) => {
+                    return Err(self.committed_alone(held, name, error).await);
+                }
                 Tried::Conflict(error) => error,
                 Tried::InDoubt(error) => {
                     tracing::warn!(target: "retrysafe", phase = name, %error, "phase_in_doubt");
@@ -152,6 +161,20 @@ impl Runner {
             }
             way = CommitWay::StepByStep;
             pause_before(tried).await;
+        }
+    }
+
+    /// A phase has ended its transaction by itself. To go on could do its work once more, so somebody has to look at it.
+    async fn committed_alone(
+        &self,
+        held: HeldLease,
+        phase: &'static str,
+        error: PhaseError,
+    ) -> RunEnd {
+        tracing::error!(target: "retrysafe", phase, %error, "phase_committed_alone");
+        match self.settle(held.lease, &Outcome::Unknown(Doubt::CommittedAlone)).await? {
+            Settled::Done(_) => Ok(FlowEnd::Unknown),
+            Settled::Lost { .. } => Ok(owned_by_another()),
         }
     }
 
@@ -200,14 +223,21 @@ impl Runner {
                 Ok(Err(error)) => Err(error),
                 Err(panic) => Err(panicked(&*panic)),
             };
-        let Some(tx) = slot.take() else { return Err(Tried::Failed(given_away())) };
+        let Some(mut tx) = slot.take() else { return Err(Tried::Failed(given_away())) };
         let error = match worked {
             Ok(Next::Done(output)) if !progress.has_room_for(&output) => too_large(),
             Ok(next) => return Ok((tx, next)),
             Err(error) => error,
         };
+        let remains = remains_of(&mut tx, Some(held.lease.id())).await;
         tx.roll_back().await;
-        Err(if is_conflict(&*error) { Tried::Conflict(error) } else { Tried::Failed(error) })
+        Err(match remains {
+            TransactionRemains::Ended => Tried::CommittedAlone(error),
+            TransactionRemains::Open | TransactionRemains::Aborted if is_conflict(&*error) => {
+                Tried::Conflict(error)
+            }
+            TransactionRemains::Open | TransactionRemains::Aborted => Tried::Failed(error),
+        })
     }
 
     /// Begins a transaction that is bound to this attempt, and that ends before the lease does, whatever its owner does:
@@ -319,7 +349,8 @@ fn not_written(error: NotSettled) -> Tried {
 /// | who says so | what it means |
 /// | --- | --- |
 /// | the server: a conflict | nothing is committed, and the phase is repeated |
-/// | the server: one of our own errors | the lease may be lost: the record is read |
+/// | the server: RS012 | the phase has ended its transaction by itself |
+/// | the server: another one of our own errors | the lease may be lost: the record is read |
 /// | the server: any other error, of a deferred constraint for instance | nothing is committed, and the phase has failed |
 /// | nobody, or a server that ends the connection | it may be committed: the record is read |
 fn refused(error: PhaseError) -> Tried {
@@ -327,8 +358,10 @@ fn refused(error: PhaseError) -> Tried {
     if CONFLICTS.contains(&&*code) {
         return Tried::Conflict(error);
     }
-    let is_doubtful = DOUBTFUL_CLASSES.iter().any(|class| code.starts_with(class));
-    if is_doubtful && code != TRANSACTION_ENDED {
+    if code == TRANSACTION_ENDED {
+        return Tried::CommittedAlone(error);
+    }
+    if DOUBTFUL_CLASSES.iter().any(|class| code.starts_with(class)) {
         Tried::InDoubt(error)
     } else {
         Tried::Failed(error)

@@ -54,7 +54,8 @@ pub enum FlowEnd {
     },
     /// Somebody else is running it, or was a moment ago. Ask again in this long.
     InProgress(Duration),
-    /// A call may have been made, or not. Nobody runs the flow before evidence has decided.
+    /// A call may have been made, or not; or a phase has ended its transaction by itself, and may have done its work, or not.
+    /// Nobody runs the flow before evidence has decided.
     Unknown,
     /// The flow was begun by a version that is not registered here. Nothing has changed.
     Held(FlowVersion),

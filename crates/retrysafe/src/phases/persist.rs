@@ -34,8 +34,8 @@ pub(super) enum Unwritten {
     CallResult { lease: Lease, step: FlowStep },
     /// The result of a call that cannot be the output of its phase.
     ResultNotKept { lease: Lease, result: Bytes },
-    /// The answer of a flow that a call has ended.
-    Answer { lease: Lease, outcome: Outcome },
+    /// The answer of a flow that a call has ended, or the doubt about a phase that has committed alone.
+    Outcome { lease: Lease, outcome: Outcome },
 }
 
 /// What became of one try.
@@ -129,11 +129,11 @@ impl BackgroundWrites {
                     }
                 }
             }
-            Unwritten::Answer { lease, outcome } => {
+            Unwritten::Outcome { lease, outcome } => {
                 match self.engine.settle(lease, &outcome).await {
                     Ok(_) => Tried::Written,
                     Err(unsettled) => {
-                        Tried::Failed(Unwritten::Answer { lease: unsettled.lease, outcome })
+                        Tried::Failed(Unwritten::Outcome { lease: unsettled.lease, outcome })
                     }
                 }
             }

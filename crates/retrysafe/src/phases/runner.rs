@@ -12,7 +12,7 @@ use bytes::Bytes;
 use retrysafe_core::engine::{Advanced, Lease, Settled};
 use retrysafe_core::flow::RecoveryPoint;
 use retrysafe_core::machine::flows::FlowStep;
-use retrysafe_core::record::{Fence, Outcome, State};
+use retrysafe_core::record::{Doubt, Fence, Outcome, State};
 use retrysafe_core::scope::Id;
 use retrysafe_core::store::StoreError;
 use retrysafe_core::wire::ASK_AGAIN_SOON;
@@ -150,9 +150,9 @@ impl Runner {
                 Err(unsettled) => {
                     lease = unsettled.lease;
                     if !tries.wait().await {
-                        if let Outcome::Completed(_) = outcome {
+                        if must_be_written(outcome) {
                             let outcome = outcome.clone();
-                            self.write_on(Unwritten::Answer { lease, outcome });
+                            self.write_on(Unwritten::Outcome { lease, outcome });
                         }
                         return Err(unsettled.error);
                     }
@@ -254,6 +254,14 @@ impl Runner {
             )
             | None => owned_by_another(),
         })
+    }
+}
+
+/// Whether somebody would do again what was done, if this outcome were lost.
+fn must_be_written(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Completed(_) | Outcome::Unknown(Doubt::CommittedAlone) => true,
+        Outcome::Retryable(_) | Outcome::Unknown(_) => false,
     }
 }
 

@@ -164,7 +164,7 @@ impl Detail {
     }
 }
 
-const DOUBTS: [Doubt; 9] = [
+const DOUBTS: [Doubt; 10] = [
     Doubt::LeaseEnded,
     Doubt::OwnerGone,
     Doubt::AnswerLost,
@@ -174,6 +174,7 @@ const DOUBTS: [Doubt; 9] = [
     Doubt::OtherBytes,
     Doubt::ResultNotKept,
     Doubt::NotRepeatable,
+    Doubt::CommittedAlone,
 ];
 
 fn doubt_byte(doubt: Doubt) -> u8 {

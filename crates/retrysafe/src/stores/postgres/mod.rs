@@ -61,6 +61,8 @@ mod operate;
 #[cfg(feature = "sqlx")]
 mod options_sqlx;
 mod readback;
+#[cfg(any(feature = "phases", all(feature = "axum", feature = "sqlx")))]
+mod remains;
 mod rival;
 mod row;
 mod seal;
@@ -83,6 +85,8 @@ pub(crate) use identity::Identity;
 #[cfg(feature = "phases")]
 pub(crate) use last_statement::LastStatement;
 pub use migrate::{SCHEMA_VERSION, migrate, script, script_from};
+#[cfg(any(feature = "phases", all(feature = "axum", feature = "sqlx")))]
+pub(crate) use remains::{TransactionRemains, remains_of};
 pub use settings::{Expiry, PostgresUrl};
 #[cfg(feature = "phases")]
 pub(crate) use tx::ApplicationTransaction;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use http::Response;
 use retrysafe::core::flow::RecoveryPoint;
-use retrysafe::core::record::Standing;
+use retrysafe::core::record::{Doubt, Standing, State};
 use retrysafe::phases::{Flow, FlowEnd, Flows, Next};
 
 use super::rides::{RideRequest, Rides, answered, keyed};
@@ -74,7 +74,7 @@ async fn a_commit_by_hand_is_refused() {
         Ok(Next::Done(()))
     });
     let ended = rides.run_with(&flows(&rides, &flow), &flow, "k").await.unwrap();
-    assert!(matches!(ended, FlowEnd::PhaseFailed { .. }), "{ended:?}");
+    assert!(matches!(ended, FlowEnd::Unknown), "{ended:?}");
     assert_eq!(rides.rides("k").await, 0);
 }
 
@@ -95,10 +95,54 @@ async fn a_phase_that_ends_its_transaction_is_noticed() {
             Ok(Next::Done(()))
         });
         let ended = rides.run_with(&flows(&rides, &flow), &flow, key).await.unwrap();
-        assert!(matches!(ended, FlowEnd::PhaseFailed { .. }), "{key}: {ended:?}");
+        assert!(matches!(ended, FlowEnd::Unknown), "{key}: {ended:?}");
         assert_eq!(rides.rides(key).await, 0, "{key}");
-        let point = rides.record(key).await.recovery_point();
-        assert_eq!(point, Some(RecoveryPoint::Before(0)), "{key}");
+        let record = rides.record(key).await;
+        assert_eq!(record.recovery_point(), Some(RecoveryPoint::Before(0)), "{key}");
+        assert!(
+            matches!(record.state, State::Unknown { doubt: Doubt::CommittedAlone, .. }),
+            "{key}: {record:?}"
+        );
+    }
+}
+
+/// Once such a phase counted as rolled back, and every retry and every round of the completer did its work once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_phase_has_committed_alone_is_not_done_again() {
+    let rides = Rides::open(keyed()).await;
+    for (key, end) in
+        [("done", "Ok"), ("failed", "Err"), ("conflict", "40001"), ("panicked", "panic")]
+    {
+        let flow = Flow::named(key, 1)
+            .tx("first", async |_, _: RideRequest, ()| Ok(Next::Done(())))
+            .tx("alone", async move |mut tx, request: RideRequest, _| {
+                let alone = format!(
+                    "ROLLBACK; BEGIN; INSERT INTO ride (key) VALUES ('{}'); COMMIT",
+                    request.key
+                );
+                sqlx::raw_sql(sqlx::AssertSqlSafe(alone)).execute(&mut *tx).await?;
+                match end {
+                    "Ok" => Ok(Next::Done(())),
+                    "Err" => Err("after its own commit".into()),
+                    "panic" => panic!("after its own commit"),
+                    code => {
+                        let raise = format!("DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$");
+                        sqlx::raw_sql(sqlx::AssertSqlSafe(raise)).execute(&mut *tx).await?;
+                        Ok(Next::Done(()))
+                    }
+                }
+            })
+            .respond("told", async |_, _, _| {
+                Ok(Response::builder().status(201).body(Bytes::new())?)
+            })
+            .unwrap();
+        let flows = flows(&rides, &flow);
+        for attempt in 1..=3 {
+            let ended = rides.run_with(&flows, &flow, key).await.unwrap();
+            assert!(matches!(ended, FlowEnd::Unknown), "{key}, attempt {attempt}: {ended:?}");
+            flows.complete().await.unwrap();
+            assert_eq!(rides.rides(key).await, 1, "{key}, attempt {attempt}");
+        }
     }
 }
 

@@ -259,7 +259,7 @@ BEGIN
             NULL, new_status, new_headers, new_body)::retrysafe.record_change);
     ELSIF live.state = 3 AND outcome = 'unknown' THEN
         RETURN retrysafe.stands('repeated');
-    ELSIF flow.digest IS NOT NULL AND (outcome = 'retryable' OR doubt NOT IN (6, 7, 8)) THEN
+    ELSIF flow.digest IS NOT NULL AND (outcome = 'retryable' OR doubt NOT IN (6, 7, 8, 9)) THEN
         -- A call may be in flight. Nothing is retryable while it may be, whatever anybody says.
         IF live.state = 3 THEN
             RETURN retrysafe.stands('repeated');
@@ -268,8 +268,8 @@ BEGIN
         END IF;
         RETURN retrysafe.writes('done', retrysafe.change_doubt(detail, CASE outcome WHEN 'retryable' THEN 2 ELSE doubt END,
             '\x0103' || code, label));
-    ELSIF flow.name IS NOT NULL AND flow.digest IS NULL AND live.state = 0 AND outcome = 'unknown' THEN
-        -- Nothing outside is in flight, so there is nothing that nobody knows.
+    ELSIF flow.name IS NOT NULL AND flow.digest IS NULL AND live.state = 0 AND outcome = 'unknown' AND doubt <> 9 THEN
+        -- Nothing outside is in flight, so there is nothing that nobody knows; unless a phase has committed something by itself.
         RETURN retrysafe.writes('done', retrysafe.change_end_lease(live, new_status));
     ELSIF outcome = 'retryable' THEN
         RETURN retrysafe.writes('done', retrysafe.change_release(detail, flow, kept_ms, new_status));

@@ -140,7 +140,7 @@ fn print(verdicts: &[Verdict]) {
         for finding in findings.into_iter().flatten() {
             let [verdict, title, seen] =
                 ["verdict", "title", "seen"].map(|name| text(finding, name));
-            if matches!(verdict, "fault" | "weak" | "untold") {
+            if matches!(verdict, "fault" | "weak" | "undecided") {
                 println!("| {verdict} | {title} | {} |", seen.replace('|', "\\|"));
             }
         }

@@ -545,7 +545,7 @@ fn a_correct_server_gets_no_fault() {
                 let (exit, report) = check(Fault::None, listing);
                 assert_eq!(ids(&report, "fault"), Vec::<String>::new(), "{report:#}");
                 assert_eq!(ids(&report, "weak"), Vec::<String>::new(), "{report:#}");
-                assert_eq!(ids(&report, "untold"), Vec::<String>::new(), "{report:#}");
+                assert_eq!(ids(&report, "undecided"), Vec::<String>::new(), "{report:#}");
                 assert_eq!((exit, report["dialect"].as_str()), (Some(0), Some("ietf")));
             });
         }
@@ -578,7 +578,7 @@ fn a_retry_by_another_name_or_under_another_boundary_is_judged() {
         });
         all.spawn(|| {
             let (_, report) = check(Fault::NoProtection, false);
-            assert!(ids(&report, "untold").contains(&"host_name".into()), "{report:#}");
+            assert!(ids(&report, "undecided").contains(&"host_name".into()), "{report:#}");
         });
     });
 }
@@ -586,7 +586,7 @@ fn a_retry_by_another_name_or_under_another_boundary_is_judged() {
 #[test]
 fn a_correct_server_is_right_at_every_place_and_time() {
     let (exit, report) = check_everywhere(Fault::None);
-    for verdict in ["fault", "weak", "untold"] {
+    for verdict in ["fault", "weak", "undecided"] {
         assert_eq!(ids(&report, verdict), Vec::<String>::new(), "{report:#}");
     }
     let passed = ids(&report, "pass");

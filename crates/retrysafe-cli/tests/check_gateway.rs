@@ -238,7 +238,7 @@ fn full_marks(gateway: &Gateway, more: &[&str]) -> Value {
         .unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     schema::check(&report);
-    let counts = ["faults", "weak", "untold"].map(|kind| report[kind].as_u64());
+    let counts = ["faults", "weak", "undecided"].map(|kind| report[kind].as_u64());
     assert_eq!(counts, [Some(0); 3], "{report:#}");
     assert_eq!(output.status.code(), Some(0));
     report

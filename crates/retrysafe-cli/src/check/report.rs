@@ -14,7 +14,7 @@ pub(crate) enum Verdict {
     /// Worth knowing.
     Note,
     /// It could not be found out.
-    Untold,
+    Undecided,
 }
 
 /// What one case found.
@@ -275,7 +275,7 @@ impl Verdict {
             Self::Fault => "FAULT",
             Self::Weak => "weak",
             Self::Note => "note",
-            Self::Untold => "untold",
+            Self::Undecided => "undecided",
         }
     }
 }
@@ -285,8 +285,8 @@ impl Finding {
         Self { id, verdict, seen }
     }
 
-    pub(crate) fn untold(id: &'static str, seen: &str) -> Self {
-        Self::new(id, Verdict::Untold, seen.into())
+    pub(crate) fn undecided(id: &'static str, seen: &str) -> Self {
+        Self::new(id, Verdict::Undecided, seen.into())
     }
 
     fn about(&self) -> &'static About {
@@ -339,7 +339,7 @@ impl Report {
         };
         let protects = seen("replay", Verdict::Pass).is_some();
         let ran_again = seen(RUNS_AGAIN, Verdict::Fault).is_some();
-        let is_untold = seen("replay", Verdict::Untold).is_some();
+        let is_undecided = seen("replay", Verdict::Undecided).is_some();
         let mismatch = seen("mismatch", Verdict::Pass).unwrap_or_default();
         let waits = self.shows_that_duplicates_wait();
         let code = mismatch.rsplit(' ').next().unwrap_or_default();
@@ -356,7 +356,7 @@ impl Report {
         if ran_again {
             self.take_passes_back("the key is not heeded, so this shows nothing");
             self.name_consequences();
-        } else if is_untold {
+        } else if is_undecided {
             self.take_passes_back(
                 "whether the key is heeded cannot be told, so this shows nothing",
             );
@@ -366,7 +366,7 @@ impl Report {
     /// What an API without protection does right, it does by accident: two callers are two executions there, and so is a retry.
     fn take_passes_back(&mut self, why: &str) {
         for finding in self.findings.iter_mut().filter(|finding| finding.verdict == Verdict::Pass) {
-            finding.verdict = Verdict::Untold;
+            finding.verdict = Verdict::Undecided;
             finding.seen = format!("{why} ({})", finding.seen);
         }
     }
@@ -378,7 +378,7 @@ impl Report {
             let is_wrong = matches!(finding.verdict, Verdict::Fault | Verdict::Weak);
             if is_wrong && finding.id != RUNS_AGAIN && !OF_THEIR_OWN.contains(&finding.id) {
                 follows.push(finding.id);
-                finding.verdict = Verdict::Untold;
+                finding.verdict = Verdict::Undecided;
                 finding.seen = format!("this follows from {RUNS_AGAIN} ({})", finding.seen);
             }
         }
@@ -394,11 +394,11 @@ impl Report {
 
     fn summary(&self) -> String {
         format!(
-            "{} faults, {} weak, {} passed, {} untold; dialect: {}",
+            "{} faults, {} weak, {} passed, {} undecided; dialect: {}",
             self.count(Verdict::Fault),
             self.count(Verdict::Weak),
             self.count(Verdict::Pass),
-            self.count(Verdict::Untold),
+            self.count(Verdict::Undecided),
             self.dialect
         )
     }
@@ -444,7 +444,7 @@ impl Report {
             "faults": self.count(Verdict::Fault),
             "weak": self.count(Verdict::Weak),
             "passed": self.count(Verdict::Pass),
-            "untold": self.count(Verdict::Untold),
+            "undecided": self.count(Verdict::Undecided),
             "findings": findings,
         });
         serde_json::to_string_pretty(&report).unwrap_or_default()

@@ -17,7 +17,7 @@ async fn client_error(bench: &Bench<'_>) -> Vec<Finding> {
     let Some(body) = &bench.template.client_error else {
         return vec![finding(
             "after_client_error",
-            Verdict::Untold,
+            Verdict::Undecided,
             "needs --client-error, a body that the API refuses",
         )];
     };
@@ -28,7 +28,7 @@ async fn client_error(bench: &Bench<'_>) -> Vec<Finding> {
     let Some(first) = first.answer().filter(|answer| answer.status.is_client_error()) else {
         return vec![finding(
             "after_client_error",
-            Verdict::Untold,
+            Verdict::Undecided,
             format!("that body gets {first}, not a 4xx"),
         )];
     };
@@ -57,7 +57,7 @@ async fn server_error(bench: &Bench<'_>) -> Vec<Finding> {
     if bench.template.server_error.is_empty() {
         return vec![finding(
             "after_server_error",
-            Verdict::Untold,
+            Verdict::Undecided,
             "needs --server-error, a way to make the first execution fail",
         )];
     }
@@ -67,7 +67,7 @@ async fn server_error(bench: &Bench<'_>) -> Vec<Finding> {
     let Some(first) = first.answer().filter(|answer| answer.status.is_server_error()) else {
         return vec![finding(
             "after_server_error",
-            Verdict::Untold,
+            Verdict::Undecided,
             format!("that request gets {first}, not a 5xx"),
         )];
     };
@@ -99,7 +99,7 @@ async fn disconnect(bench: &Bench<'_>, duplicates_wait: bool) -> Vec<Finding> {
     let before = bench.effects().await;
     let is_seen = if bench.template.slow.is_empty() {
         if let Err(error) = bench.probe.send_and_leave(&bench.keyed(&shot, &key)).await {
-            return vec![finding("disconnect", Verdict::Untold, error)];
+            return vec![finding("disconnect", Verdict::Undecided, error)];
         }
         true
     } else {
@@ -145,7 +145,7 @@ async fn disconnect(bench: &Bench<'_>, duplicates_wait: bool) -> Vec<Finding> {
         )
     } else if !is_seen {
         let seen = "no duplicate was told to wait, so the caller may have hung up before its request had arrived";
-        finding("disconnect", Verdict::Untold, seen)
+        finding("disconnect", Verdict::Undecided, seen)
     } else if settled.status.is_success() {
         finding("disconnect", Verdict::Pass, "the work went on, and the retry got its answer")
     } else {

@@ -98,7 +98,7 @@ async fn other_body_in_flight(bench: &Bench<'_>, duplicates_wait: bool) -> Optio
         _ => match judge_other("mismatch_in_flight", first.answer(), &other) {
             judged if judged.verdict == Verdict::Pass && !is_seen => finding(
                 "mismatch_in_flight",
-                Verdict::Untold,
+                Verdict::Undecided,
                 "no duplicate was told to wait, so the first request may have been over",
             ),
             judged => judged,
@@ -227,7 +227,7 @@ async fn second_caller(bench: &Bench<'_>) -> Option<Finding> {
     if bench.template.second_caller.is_empty() {
         return Some(finding(
             "isolation",
-            Verdict::Untold,
+            Verdict::Undecided,
             "needs --second-caller, another credential",
         ));
     }
@@ -243,7 +243,7 @@ async fn second_caller(bench: &Bench<'_>) -> Option<Finding> {
         }
         (_, Some(theirs)) if matches!(theirs.status.as_u16(), 401 | 403) => finding(
             "isolation",
-            Verdict::Untold,
+            Verdict::Undecided,
             format!("the second credential is refused with {}", theirs.status.as_u16()),
         ),
         (_, Some(theirs)) if theirs.status.is_success() => {
@@ -311,7 +311,7 @@ async fn other_method(bench: &Bench<'_>) -> Option<Finding> {
     } else if !answer.status.is_success() {
         finding("other_method", Verdict::Pass, seen)
     } else if !bench.distinct {
-        finding("other_method", Verdict::Untold, "executions cannot be told apart")
+        finding("other_method", Verdict::Undecided, "executions cannot be told apart")
     } else if answer.body == first.body {
         let seen = format!("{} got the answer of {}", other.method, shot.method);
         finding("other_method", Verdict::Fault, seen)

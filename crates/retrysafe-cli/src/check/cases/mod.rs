@@ -104,7 +104,7 @@ pub(crate) async fn run(
     bench.learn().await?;
     let mut report = Report::new(template);
     if !bench.distinct && template.list.is_none() {
-        report.add(Finding::untold(
+        report.add(Finding::undecided(
             "effects",
             "two different requests get the same answer and there is no --list, so a second execution may go unseen",
         ));
@@ -241,7 +241,7 @@ pub(crate) fn judge_retry(
             finding(id, Verdict::Pass, format!("{told} is the same request"))
         }
         Some(answer) if same(answer, first) => {
-            finding(id, Verdict::Untold, "executions cannot be told apart")
+            finding(id, Verdict::Undecided, "executions cannot be told apart")
         }
         Some(answer) if answer.status.is_success() => {
             finding(id, Verdict::Fault, format!("{told} was executed again"))

@@ -62,7 +62,7 @@ async fn second_node(bench: &Bench<'_>) -> Vec<Finding> {
     let Some(first) = first.success() else {
         return vec![finding(
             "second_node",
-            Verdict::Untold,
+            Verdict::Undecided,
             format!("the first node says {first}"),
         )];
     };
@@ -90,7 +90,7 @@ async fn second_node(bench: &Bench<'_>) -> Vec<Finding> {
     } else if bench.distinct || effects.is_some() {
         finding("second_node_race", Verdict::Pass, format!("{seen}: one answer"))
     } else {
-        finding("second_node_race", Verdict::Untold, "executions cannot be told apart")
+        finding("second_node_race", Verdict::Undecided, "executions cannot be told apart")
     });
     found
 }
@@ -105,7 +105,7 @@ async fn ttl(bench: &Bench<'_>) -> Option<Finding> {
     }
     Some(finding(
         "ttl",
-        Verdict::Untold,
+        Verdict::Undecided,
         "each retry came after the end of --ttl: it is too short for this machine",
     ))
 }
@@ -118,7 +118,7 @@ async fn judge_ttl(bench: &Bench<'_>, ttl: Duration) -> Option<Finding> {
     let first = bench.send(&shot, &key).await;
     let answered_at = Instant::now();
     let Some(first) = first.success() else {
-        return Some(finding("ttl", Verdict::Untold, format!("the first request gets {first}")));
+        return Some(finding("ttl", Verdict::Undecided, format!("the first request gets {first}")));
     };
     sleep(ttl / 2).await;
     let within = bench.send(&shot, &key).await;
@@ -154,21 +154,25 @@ async fn restart(bench: &Bench<'_>, duplicates_wait: bool) -> Vec<Finding> {
     let asked_at = Instant::now();
     let first = bench.send(&shot, &key).await;
     let Some(first) = first.success() else {
-        return vec![finding("restart", Verdict::Untold, format!("before the restart: {first}"))];
+        return vec![finding(
+            "restart",
+            Verdict::Undecided,
+            format!("before the restart: {first}"),
+        )];
     };
     if let Err(why) = restarted(bench, command).await {
-        return vec![finding("restart", Verdict::Untold, why)];
+        return vec![finding("restart", Verdict::Undecided, why)];
     }
     let again = settle_after_restart(bench, &shot, &key).await;
     let is_too_late = bench.template.ttl.is_some_and(|ttl| asked_at.elapsed() >= ttl);
     let mut found = vec![if is_too_late {
-        finding("restart", Verdict::Untold, "the restart took longer than --ttl")
+        finding("restart", Verdict::Undecided, "the restart took longer than --ttl")
     } else {
         judge_retry(bench, "restart", "a retry after a restart", first, &again)
     }];
     if bench.template.slow.is_empty() {
         let what = "needs --slow, so that the restart meets a request that runs";
-        found.push(finding("restart_in_flight", Verdict::Untold, what));
+        found.push(finding("restart_in_flight", Verdict::Undecided, what));
     } else {
         found.push(restart_in_flight(bench, command, duplicates_wait).await);
     }
@@ -182,7 +186,7 @@ async fn restart_in_flight(bench: &Bench<'_>, command: &str, duplicates_wait: bo
     let before = bench.effects().await;
     let InFlight { running, is_seen } = send_slow(bench, &shot, &key, duplicates_wait).await;
     if let Err(why) = restarted(bench, command).await {
-        return finding(ID, Verdict::Untold, why);
+        return finding(ID, Verdict::Undecided, why);
     }
     // At once: whoever ran it may still be about to finish.
     let settled = settle_after_restart(bench, &shot, &key).await;
@@ -217,12 +221,12 @@ async fn restart_in_flight(bench: &Bench<'_>, command: &str, duplicates_wait: bo
         )
     } else if !is_seen {
         let seen = "no duplicate was told to wait, so the restart may have met no request that ran";
-        finding(ID, Verdict::Untold, seen)
+        finding(ID, Verdict::Undecided, seen)
     } else if effects == Some(1) {
         finding(ID, Verdict::Pass, "one effect, and one answer")
     } else {
         let seen = "a retry succeeded; whether the first attempt had done anything cannot be told without --list";
-        finding(ID, Verdict::Untold, seen)
+        finding(ID, Verdict::Undecided, seen)
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
     if bench.template.slow.is_empty() {
         found.push(finding(
             "lease",
-            Verdict::Untold,
+            Verdict::Undecided,
             "needs --slow, a way to make the operation take a second or more",
         ));
     } else {
@@ -114,7 +114,7 @@ fn judge(bench: &Bench<'_>, heard: &[Heard], last: &Heard, id: &'static str) -> 
             let seen = format!("{} of {} got the one answer", successes.len(), heard.len());
             found.push(finding(id, Verdict::Pass, seen));
         }
-        [] => found.push(finding(id, Verdict::Untold, "executions cannot be told apart")),
+        [] => found.push(finding(id, Verdict::Undecided, "executions cannot be told apart")),
         [one, ..] if others.iter().all(|other| !same_shape(other, last)) => {
             let seen = format!(
                 "{} duplicates got {} with another body than the answer",

@@ -60,7 +60,7 @@ pub(crate) async fn cases(bench: &Bench<'_>) -> Vec<Finding> {
         found.push(finding(id, Verdict::Fault, seen));
     } else if !bench.distinct && effects.is_none() && !second.is_marked() {
         // Whoever says the same to everybody says it to retries as well.
-        found.push(finding("replay", Verdict::Untold, "executions cannot be told apart"));
+        found.push(finding("replay", Verdict::Undecided, "executions cannot be told apart"));
     } else {
         found.push(finding(
             "replay",

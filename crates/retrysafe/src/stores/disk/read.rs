@@ -148,12 +148,19 @@ impl LogReader {
 
     /// The record of this id.
     pub(crate) fn find(&self, id: &Id) -> Result<Option<Record>, StoreError> {
+        Ok(self.find_measured(id)?.map(|(record, _)| record))
+    }
+
+    /// The record of this id, and how many bytes it has in the log.
+    fn find_measured(&self, id: &Id) -> Result<Option<(Record, usize)>, StoreError> {
         let prefix = prefix_of(id);
         'again: for _ in 0..TRIES {
             let mut n = 0;
             while let Some(entry) = self.index.nth(prefix, n) {
                 match self.read(&entry) {
-                    Ok(record) if record.id == *id => return Ok(Some(record)),
+                    Ok(record) if record.id == *id => {
+                        return Ok(Some((record, entry.length as usize)));
+                    }
                     Ok(_) => n += 1,
                     Err(unread) => match self.index.get(prefix, entry.version) {
                         Some(now) if now.is_same(&entry) => return Err(unread.into()),
@@ -173,11 +180,11 @@ impl LogReader {
         {
             return Ok(Some(record));
         }
-        let found = self.find(id)?;
-        if let Some(record) = &found {
-            self.lately.put(record);
+        let found = self.find_measured(id)?;
+        if let Some((record, log_bytes)) = &found {
+            self.lately.put(record, *log_bytes);
         }
-        Ok(found)
+        Ok(found.map(|(record, _)| record))
     }
 
     /// The record that an entry stands for.

@@ -6,14 +6,20 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use http::{HeaderName, HeaderValue};
 use retrysafe_core::record::{Answer, Record, State};
 use retrysafe_core::scope::Id;
 
 /// How many records are kept; two whose ids fall together take turns.
 const SLOTS: usize = 1_024;
 
-/// The longest body of an answer that is kept: all of them together are 8 MiB at the most.
-const BODY_BYTES_MAX: usize = 8 << 10;
+/// The most that one record may have, as it was read and with its header fields: all of them together are 8 MiB at the most, and the
+/// texts that a record copies out of them. An answer is a piece of what was read from the log, so the whole of that stays with it:
+/// headers, scope, path and timeline as well as the body.
+const RECORD_BYTES_MAX: usize = 8 << 10;
+
+/// What a header field takes up besides its name and its value.
+const FIELD_BYTES: usize = size_of::<HeaderName>() + size_of::<HeaderValue>();
 
 /// Answers that were replayed lately.
 #[derive(Debug)]
@@ -32,10 +38,11 @@ impl ReadCache {
         kept.as_ref().filter(|kept| kept.version == version && kept.id == *id).cloned()
     }
 
-    /// Keeps an answer. What is not answered yet changes soon, and is not worth a place.
-    pub(crate) fn put(&self, record: &Record) {
+    /// Keeps an answer whose record has so many bytes in the log. What is not answered yet changes soon, and is not worth a place.
+    pub(crate) fn put(&self, record: &Record, log_bytes: usize) {
         let State::Completed { answer: Answer::Kept(response), .. } = &record.state else { return };
-        if response.body.len() > BODY_BYTES_MAX {
+        let fields = response.headers.len().saturating_mul(FIELD_BYTES);
+        if log_bytes.saturating_add(fields) > RECORD_BYTES_MAX {
             return;
         }
         if let Some(slot) = self.slot(&record.id) {
@@ -88,30 +95,56 @@ mod tests {
         record
     }
 
+    /// Keeps a record as if it had been read.
+    fn keep(cache: &ReadCache, record: &Record) {
+        cache.put(record, record.encode().len());
+    }
+
     #[test]
     fn only_the_version_that_the_index_shows_counts() {
         let cache = ReadCache::default();
         let record = answered("k", 7, 10);
         assert_eq!(cache.get(&record.id, 7), None);
-        cache.put(&record);
+        keep(&cache, &record);
         assert_eq!(cache.get(&record.id, 7), Some(record.clone()));
         assert_eq!(cache.get(&record.id, 8), None, "it was written since");
         let other = answered("other", 7, 10);
         assert_eq!(cache.get(&other.id, 7), None, "another record");
-        cache.put(&answered("k", 8, 10));
+        keep(&cache, &answered("k", 8, 10));
         assert_eq!(cache.get(&record.id, 7), None, "one place for each");
     }
 
     #[test]
     fn what_is_large_or_may_change_is_not_kept() {
         let cache = ReadCache::default();
-        let large = answered("k", 7, BODY_BYTES_MAX + 1);
-        cache.put(&large);
+        let large = answered("k", 7, RECORD_BYTES_MAX + 1);
+        keep(&cache, &large);
         assert_eq!(cache.get(&large.id, 7), None);
+        // The whole record is kept, and not its body alone.
+        let mut wordy = answered("k", 7, 0);
+        if let State::Completed { answer: Answer::Kept(response), .. } = &mut wordy.state {
+            let value = "x".repeat(RECORD_BYTES_MAX).parse().unwrap();
+            response.headers.push((http::header::SET_COOKIE, value));
+        }
+        keep(&cache, &wordy);
+        assert_eq!(cache.get(&wordy.id, 7), None);
+        // Many small fields take up more than they have in the log.
+        let mut many = answered("k", 7, 0);
+        if let State::Completed { answer: Answer::Kept(response), .. } = &mut many.state {
+            let field = (http::header::VIA, HeaderValue::from_static("a"));
+            response.headers = vec![field; RECORD_BYTES_MAX / FIELD_BYTES];
+        }
+        assert!(many.encode().len() < RECORD_BYTES_MAX);
+        keep(&cache, &many);
+        assert_eq!(cache.get(&many.id, 7), None);
+        let mut far = answered("k", 7, 0);
+        far.about.path = "/x".repeat(RECORD_BYTES_MAX / 2).into();
+        keep(&cache, &far);
+        assert_eq!(cache.get(&far.id, 7), None);
         let mut running = answered("k", 7, 0);
         running.state =
             State::FailedRetryable { settled_at: Time::from_ms(1), expires_at: Time::from_ms(2) };
-        cache.put(&running);
+        keep(&cache, &running);
         assert_eq!(cache.get(&running.id, 7), None);
     }
 }

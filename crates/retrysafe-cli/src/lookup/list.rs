@@ -4,11 +4,11 @@
 //! is none, means something only if the list came whole: after a page that cannot be read, a cursor that comes twice or a page too
 //! many, nobody knows what the rest says.
 
-use http::header::LINK;
 use http::{HeaderMap, Uri};
 use retrysafe::evidence::{DocumentVerdict, JsonDocument, JsonItem};
 use retrysafe_core::canonical::Pointer;
 
+use super::link::next_link;
 use super::{
     LookupFound, LookupQuestion, LookupServer, ProviderAnswer, RawAnswer, get, shown, too_often,
     unreadable,
@@ -210,13 +210,11 @@ fn next_page(
         return Ok(AfterPage::End);
     }
     let cursor = match &list.next {
-        NextPage::None => return Ok(AfterPage::End),
-        NextPage::Link => {
-            return match next_link(headers)? {
-                Some(url) => same_server(&url, server).map(AfterPage::Path),
-                None => Ok(AfterPage::End),
-            };
-        }
+        NextPage::None => None,
+        NextPage::Link => match next_link(headers)? {
+            Some(url) => return same_server(&url, server).map(AfterPage::Path),
+            None => None,
+        },
         NextPage::At(pointer) => read_cursor(page, pointer)?,
         NextPage::InLastItem(pointer) => match last {
             Some(item) => read_cursor(item, pointer)?,
@@ -258,29 +256,6 @@ fn read_cursor(document: &JsonDocument<'_>, pointer: &Pointer) -> Result<Option<
     }
 }
 
-/// The URL of `Link: <URL>; rel="next"`.
-fn next_link(headers: &HeaderMap) -> Result<Option<String>, String> {
-    for value in headers.get_all(LINK) {
-        let text = value.to_str().map_err(|_| "its Link header is no text")?;
-        for link in text.split(",<").flat_map(|part| part.split(", <")) {
-            let Some((url, parameters)) = link.trim().trim_start_matches('<').split_once('>')
-            else {
-                continue;
-            };
-            let is_next = parameters.split(';').any(|parameter| {
-                let parameter = parameter.trim().to_ascii_lowercase();
-                let rel =
-                    parameter.strip_prefix("rel=").map(|rel| rel.trim_matches('"').to_owned());
-                rel.is_some_and(|rel| rel.split(' ').any(|word| word == "next"))
-            });
-            if is_next {
-                return Ok(Some(url.to_owned()));
-            }
-        }
-    }
-    Ok(None)
-}
-
 /// The path of a URL of the server that was asked. Another server is not asked: the question has credentials.
 fn same_server(url: &str, server: &impl LookupServer) -> Result<String, String> {
     let uri: Uri = url.parse().map_err(|_| "its next page is no URL")?;
@@ -292,24 +267,4 @@ fn same_server(url: &str, server: &impl LookupServer) -> Result<String, String> 
     let path = uri.path_and_query().map(|path| path.as_str().to_owned());
     path.filter(|_| is_same)
         .ok_or_else(|| "its next page is at another server, which is not asked".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_are_read_as_servers_write_them() {
-        for (text, next) in [
-            ("</a?p=2>; rel=\"next\"", Some("/a?p=2")),
-            ("</a?p=0>; rel=\"prev\", </a?p=2>; rel=\"next\"", Some("/a?p=2")),
-            ("</a?p=0>; rel=prev,</a?p=2>; rel=next", Some("/a?p=2")),
-            ("<https://x/a>; title=\"n\"; REL=\"last next\"", Some("https://x/a")),
-            ("</a>; rel=\"last\"", None),
-            ("nonsense", None),
-        ] {
-            let headers: HeaderMap = [(LINK, text.parse().unwrap())].into_iter().collect();
-            assert_eq!(next_link(&headers).unwrap().as_deref(), next, "{text}");
-        }
-    }
 }

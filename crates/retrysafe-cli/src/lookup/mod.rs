@@ -5,6 +5,7 @@
 //! answer that is too large or encoded. Nothing is decided here.
 
 mod exchange;
+mod link;
 mod list;
 
 use std::future::Future;

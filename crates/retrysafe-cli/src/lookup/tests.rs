@@ -244,6 +244,15 @@ async fn the_next_page_is_of_the_same_server() {
     let elsewhere = searched(list, &[page("link: <http://evil.test/c>; rel=next\r\n")]).await;
     assert!(why(elsewhere).contains("another server"));
     assert_eq!(searched(list, &[page("")]).await, LookupFound::Absent);
+    let odd = searched(list, &[page("link: </c?p=2>; rel = next\r\n"), second]).await;
+    assert!(matches!(odd, LookupFound::Document(DocumentVerdict::Executed(_))), "{odd:?}");
+    assert!(why(searched(list, &[page("link: </c?p=2>; rel=\"next\r\n")]).await).contains("Link"));
+    // The page says that there are more, and no link leads there.
+    let more = ("/c?from=0", 200, "", r#"{"d":[],"more":true}"#);
+    for next in ["link", "none"] {
+        let list = format!("key = \"/k\"\nitems = \"/d\"\nmore = \"/more\"\nnext = \"{next}\"");
+        assert!(why(searched(&list, &[more]).await).contains("not where"), "{next}");
+    }
     let cursor = "key = \"/k\"\nitems = \"/d\"\nnext = \"/next\"\nparameter = \"cursor\"";
     let first = ("/c?from=0", 200, "", r#"{"d":[],"next":"a&b"}"#);
     let last = ("/c?from=0&cursor=a%26b", 200, "", r#"{"d":[],"next":null}"#);

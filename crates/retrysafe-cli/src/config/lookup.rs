@@ -72,31 +72,6 @@ impl LookupSubject {
     }
 }
 
-/// Routes whose requests one server sees while another one is asked about them. It has never heard of them, and where "not found" is
-/// proof they would run again.
-pub(super) fn asked_in_vain(
-    file: &File,
-    routes: &[RouteRules],
-    lookups: &[LookupRules],
-) -> Vec<Complaint> {
-    let mut wrong = Vec::new();
-    for (at, (table, route)) in file.route.iter().zip(routes).enumerate() {
-        let is_named = |lookup: &&LookupRules| {
-            let mut named = lookup.routes.iter().flatten();
-            named.any(|path| **path == *route.path)
-        };
-        let is_rest = |lookup: &&LookupRules| lookup.routes.is_none() && lookup.call.is_none();
-        let asked = lookups.iter().find(is_named).or_else(|| lookups.iter().find(is_rest));
-        let is_vain = asked.is_some_and(|lookup| lookup.server.is_none());
-        if table.upstream.is_some() && is_vain && route.policy.absence == Absence::Proof {
-            let what = "is \"proof\", but the lookups of this route go to the upstream at the top, which never sees its requests; \
-                        write a [lookups.NAME] with these `routes` and a whole `url`";
-            wrong.push(Complaint::new(format!("route[{at}].absence"), what));
-        }
-    }
-    wrong
-}
-
 /// What stands for a window of time in the URL of a list.
 const WINDOW: [&str; 4] = ["from", "until", "from_iso", "until_iso"];
 

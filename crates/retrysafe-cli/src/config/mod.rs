@@ -5,6 +5,7 @@
 
 mod access;
 mod admin_token_file;
+mod asked_upstream;
 mod blot;
 mod cors;
 pub(crate) mod destinations;
@@ -65,6 +66,7 @@ pub(crate) use webhooks::WebhookEndpoint;
 pub(crate) use worker::WorkerConfig;
 
 use crate::paths::patterns;
+use asked_upstream::AskedUpstreams;
 use source::{Origin, Origins};
 
 /// Where callers connect unless something else is said.
@@ -230,7 +232,11 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
         let setting = format!("{}.url", lookup.table);
         wrong.push(Complaint::new(setting, upstream::DEAF_TO_LOOKUPS));
     }
-    wrong.extend(lookup::asked_in_vain(file, &routes, &lookups));
+    if let Some(top) = &upstream {
+        let upstreams =
+            AskedUpstreams { top, targets: &targets, routes: &routes, defaults: &defaults };
+        wrong.extend(upstreams.check(&lookups));
+    }
     for (setting, length) in [
         ("head_time_max", file.head_time_max),
         ("write_time_max", file.write_time_max),

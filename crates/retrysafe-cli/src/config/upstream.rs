@@ -189,7 +189,7 @@ pub(super) const DEAF_TO_LOOKUPS: &str = "must be a whole URL (http:// or https:
 impl Upstream {
     /// Whether both are one server, however it is spoken to and spelt. Two names of one address are two servers here: nobody is asked for
     /// addresses while a file is read, and they may change.
-    fn is_same_server(&self, other: &Self) -> bool {
+    pub(super) fn is_same_server(&self, other: &Self) -> bool {
         let machine = |upstream: &Self| machine(upstream.authority.host());
         self.socket == other.socket && self.port == other.port && machine(self) == machine(other)
     }

@@ -74,7 +74,7 @@ impl Destination {
     }
 
     /// What is left of a path without the prefix.
-    fn left_of<'a>(&self, path: &'a str) -> Result<&'a str, &'static str> {
+    pub(super) fn left_of<'a>(&self, path: &'a str) -> Result<&'a str, &'static str> {
         let Some(prefix) = &self.prefix else { return Ok(path) };
         match path.strip_prefix(&**prefix) {
             Some("") => Ok("/"),

@@ -23,8 +23,6 @@ pub(crate) struct Live {
     pub routes: Routes,
     /// The headers that may be spelt in one way only.
     pub guard: GuardedHeaders,
-    /// How the upstream at the top is reached.
-    pub connector: Connector,
     /// Every upstream, the one at the top first.
     pub upstreams: Vec<Arc<LiveUpstream>>,
     pub verifier: Option<Arc<Verifier>>,
@@ -43,8 +41,6 @@ impl Live {
     pub(crate) fn new(config: Config, former: Option<&Self>) -> Result<Self, String> {
         let tls = config.tls.as_ref().map(acceptor).transpose().map_err(in_one)?;
         let upstreams = upstreams(&config, former)?;
-        let top = upstreams.first().ok_or("upstream: is not set")?;
-        let connector = top.connector.clone();
         let same_server = former.filter(|former| {
             former.config.jwt == config.jwt
                 && config.jwt.as_ref().is_some_and(|jwt| jwt.jwks_url.is_some())
@@ -57,7 +53,7 @@ impl Live {
         let routes = Routes::new(&config);
         let published = super::published::document(&routes);
         let guard = GuardedHeaders::new(&config);
-        Ok(Self { config, routes, guard, connector, upstreams, verifier, tls, published })
+        Ok(Self { config, routes, guard, upstreams, verifier, tls, published })
     }
 
     /// The same, with another way to the upstream at the top.
@@ -65,9 +61,9 @@ impl Live {
         if let Some(top) = self.upstreams.first_mut() {
             let upstream = top.upstream.clone();
             let health = Arc::clone(&top.health);
-            *top = Arc::new(LiveUpstream { upstream, connector: connector.clone(), health });
+            *top = Arc::new(LiveUpstream { upstream, connector, health });
         }
-        Self { connector, ..self }
+        self
     }
 }
 

@@ -3,6 +3,9 @@
 //! The upstream saw `Retrysafe-Id` and `Retrysafe-Fence` with the request, so it can be asked by them. A call of a flow was sent with a key
 //! of its own, by which the provider can be asked. What an answer means stands in `[reconcile]` or `[lookups.NAME]`. That nobody
 //! knows a request there is no proof, unless the route says `absence = "proof"` and the settle time has passed.
+//!
+//! A table that names a path, and no server, asks the upstream that got the request. Every other one could say truthfully that it has not
+//! executed the request, which would then run again. Where nobody can tell which upstream that is, nobody is asked.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -18,6 +21,7 @@ use retrysafe_core::store::Store;
 
 use super::Gateway;
 use super::connect::Connector;
+use super::destination::Destination;
 use crate::config::lookup::{LookupRules, LookupSubject};
 use crate::lookup::{self, Dialling, LookupFound, LookupQuestion, LookupServer, ProviderAnswer};
 
@@ -28,7 +32,7 @@ pub(crate) struct HttpLookup<S> {
     rules: LookupRules,
     /// The tables whose routes and calls are theirs. Empty for those tables themselves.
     others: Vec<LookupRules>,
-    /// Where to ask; none for the upstream itself.
+    /// Where to ask; none for the upstream that got the request.
     elsewhere: Option<WayTo>,
 }
 
@@ -81,9 +85,17 @@ impl<S: Store> HttpLookup<S> {
     }
 
     async fn ask(&self, record: &Record) -> Result<ProviderAnswer, String> {
+        let back;
+        let (way, path) = match &self.elsewhere {
+            Some(way) => (way, &*record.about.path),
+            None => {
+                back = self.way_back(record)?;
+                (&back.0, &*back.1)
+            }
+        };
         let id = record.id.to_string();
         let fence = record.fence.0.to_string();
-        let mut values = vec![("id", &*id), ("fence", &*fence), ("path", &*record.about.path)];
+        let mut values = vec![("id", &*id), ("fence", &*fence), ("path", path)];
         let key = self
             .rules
             .call
@@ -95,16 +107,40 @@ impl<S: Store> HttpLookup<S> {
             LookupSubject::Calls | LookupSubject::Effects => key.as_deref().unwrap_or_default(),
         };
         let question = LookupQuestion { values, identity, began_at: record.created_at };
-        if let Some(way) = &self.elsewhere {
-            return Ok(lookup::ask(&self.rules, &question, way).await);
-        }
+        Ok(lookup::ask(&self.rules, &question, way).await)
+    }
+
+    /// The upstream that got a request, and the path that it was asked for: without the prefix, where one is taken off.
+    fn way_back(&self, record: &Record) -> Result<(WayTo, Box<str>), String> {
         let gateway = self.gateway.upgrade().ok_or("the gateway has stopped")?;
-        let live = gateway.live.load_full();
-        drop(gateway);
-        let host = HeaderValue::from_str(live.config.upstream.authority.as_str());
+        let live = gateway.live.load();
+        let is_one = live.upstreams.len() == 1;
+        let cure = format!("set a whole URL as `{}.url`", self.rules.table);
+        // A flow is an application's own record, and its path is the one that the application saw.
+        if record.flow.is_some() && !is_one {
+            return Err(format!(
+                "nobody is asked: which upstream runs the flow is not known; {cure}"
+            ));
+        }
+        let destination = if is_one {
+            Destination::default()
+        } else {
+            live.routes.destination(&record.about.path).map_err(|_| {
+                format!("nobody is asked: the request's path leads to no upstream for sure; {cure}")
+            })?
+        };
+        let path = destination.left_of(&record.about.path)?;
+        let upstream = live.upstreams.get(destination.upstream);
+        let upstream = upstream.ok_or("nobody is asked: the upstream is not there any more")?;
+        if upstream.upstream.http2 {
+            return Err(format!(
+                "nobody is asked: the request went to {}, and lookups speak HTTP/1.1; {cure}",
+                upstream.upstream
+            ));
+        }
+        let host = HeaderValue::from_str(upstream.upstream.authority.as_str());
         let host = host.map_err(|error| error.to_string())?;
-        let way = WayTo { connector: live.connector.clone(), host };
-        Ok(lookup::ask(&self.rules, &question, &way).await)
+        Ok((WayTo { connector: upstream.connector.clone(), host }, path.into()))
     }
 
     /// What is proven by a document. "Not executed" is about an attempt: where there were several, and the question did not name the

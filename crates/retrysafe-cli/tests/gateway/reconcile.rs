@@ -336,6 +336,48 @@ fn some_routes_are_looked_up_elsewhere() {
     assert!(upstream.seen_at("/lookup").iter().all(|asked| !asked.target.contains(&id)));
 }
 
+/// A request finds its upstream by its path alone, and its rule by path and method: here the rule of one route, and the upstream of
+/// another. The upstream at the top has never heard of the request, and says truthfully that it did not execute it. If it were asked, the
+/// shop would be paid twice.
+#[test]
+fn a_lookup_that_names_a_path_asks_the_upstream_that_got_the_request() {
+    for strips in [false, true] {
+        let top = Upstream::start();
+        let shop = Upstream::start();
+        let routes = format!(
+            "[[route]]\npath = \"/shop/{{*rest}}\"\nupstream = \"http://{}\"\nstrip_prefix = {strips}\n\
+             [[route]]\npath = \"/shop/pay\"\nkey = \"required\"\n\
+             [reconcile]\nurl = \"/lookup?id={{id}}&path={{path}}\"\nevery = \"20ms\"\nschedule = \"0s, 100ms\"\nsettle_time = \"100ms\"\n{SIMPLE}",
+            shop.address
+        );
+        let gateway = Gateway::start(&top, &routes);
+        let path = if strips { "/pay" } else { "/shop/pay" };
+        top.script("/lookup", vec![reply(200, r#"{"state":"not_executed"}"#)]);
+        shop.script("/lookup", vec![reply(200, r#"{"state":"pending"}"#)]);
+        shop.script(path, vec![Step::Drop, reply(201, "{\"ran\":\"again\"}")]);
+        let key = key();
+        assert_eq!(gateway.post("/shop/pay", &key, "{}").code(), "outcome_unknown");
+        until("the schedule is used up", || {
+            assert_eq!(gateway.post("/shop/pay", &key, "{}").code(), "outcome_unknown");
+            gateway.metrics().contains("retrysafe_dead_lettered 1")
+        });
+        assert_eq!((shop.count(path), top.seen().len()), (1, 0), "{strips}");
+        // The shop is asked in its own words: for the path that it was asked for.
+        let id = shop.seen_at(path)[0].header("retrysafe-id").unwrap().to_owned();
+        let asked = shop.seen_at("/lookup").remove(0).target;
+        let written = path.replace('/', "%2F");
+        assert_eq!(asked, format!("/lookup?id={id}&path={written}"));
+        // An operator who asks out of turn asks the shop, too.
+        let found = r#"{"state":"executed","answer":{"status":201,"headers":[],"body":"paid"}}"#;
+        shop.script("/lookup", vec![reply(200, found)]);
+        let polled = gateway.ask("POST", &format!("/api/v1/keys/{id}/poll"), "{}");
+        assert_eq!(polled.json()["result"], "decided", "{}", polled.text());
+        let answer = gateway.post("/shop/pay", &key, "{}");
+        assert_eq!((answer.is_replay(), answer.text().as_str()), (true, "paid"));
+        assert_eq!((shop.count(path), top.seen().len()), (1, 0), "{strips}");
+    }
+}
+
 /// A flow of an application in PostgreSQL has died in the middle of its call. The gateway beside it asks the provider with the call's own
 /// key, and the flow goes on after the call, or before it.
 #[test]

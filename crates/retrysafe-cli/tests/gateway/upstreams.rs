@@ -78,6 +78,9 @@ fn each_path_has_its_upstream_whatever_the_method() {
     assert_eq!(before, after, "what can be read in two ways reaches nobody");
 }
 
+/// A lookup that names a path, and may take an absence for proof.
+const RECONCILE: &str = "[reconcile]\nurl = \"/requests/{id}\"\nsettle_time = \"1h\"\n";
+
 #[test]
 fn wrong_upstreams_are_named_with_their_cure() {
     let check = |toml: &str| {
@@ -116,10 +119,30 @@ fn wrong_upstreams_are_named_with_their_cure() {
         ),
         // Whoever never saw a request finds it nowhere, and that would be proof.
         (
-            format!(
-                "{route}upstream = \"http://a\"\nabsence = \"proof\"\n[reconcile]\nurl = \"/requests/{{id}}\"\nsettle_time = \"1h\"\n"
-            ),
+            format!("{route}upstream = \"http://a\"\nabsence = \"proof\"\n{RECONCILE}"),
             "route[0].absence",
+        ),
+        // The upstream of the path is another route's, and the rule is this one's.
+        (
+            format!(
+                "{route}upstream = \"http://a\"\n[[route]]\npath = \"/a/pay\"\nabsence = \"proof\"\n{RECONCILE}"
+            ),
+            "route[1].absence",
+        ),
+        // What the route does not guard is under the defaults, and goes to the route's upstream all the same.
+        (
+            format!(
+                "[defaults]\nabsence = \"proof\"\n{route}methods = [\"POST\"]\nupstream = \"http://a\"\nabsence = \"inconclusive\"\n{RECONCILE}"
+            ),
+            "defaults.absence",
+        ),
+        // Which of several applications made a call is not known.
+        (
+            format!(
+                "{route}upstream = \"http://a\"\n[lookups.bank]\ncall = {{ flow = \"payout\", phase = \"transfer\", number = 1 }}\n\
+                 url = \"/transfers/{{key}}\"\n"
+            ),
+            "lookups.bank.url",
         ),
         ("[health]\n".to_owned(), "health.path"),
         ("[health]\npath = \"healthz\"\n".to_owned(), "such as /healthz"),
@@ -134,6 +157,47 @@ fn wrong_upstreams_are_named_with_their_cure() {
         "{route}upstream = \"http://a\"\nmethods = [\"POST\"]\n{route}upstream = \"http://a\"\nmethods = [\"PUT\"]\n"
     );
     assert_eq!(check(&same), (0, "valid: 2 routes and the defaults (retrysafe.toml)\n".into()));
+    // Where no request of a rule goes to another upstream, its absences may be proof.
+    let shop = format!("{route}upstream = \"http://a\"\nabsence = \"inconclusive\"\n");
+    let proof = "absence = \"proof\"\n";
+    for toml in [
+        format!("[defaults]\n{proof}{shop}{RECONCILE}"),
+        format!("{shop}[[route]]\npath = \"/{{*rest}}\"\n{proof}{RECONCILE}"),
+        format!("{shop}[[route]]\npath = \"/ab\"\n{proof}{RECONCILE}"),
+        format!(
+            "{shop}[[route]]\npath = \"/a/b\"\nupstream = \"http://127.0.0.1:1\"\n{proof}{RECONCILE}"
+        ),
+        format!(
+            "{shop}[[route]]\npath = \"/a/b\"\n{proof}[reconcile]\nurl = \"http://a/requests/{{id}}\"\nsettle_time = \"1h\"\n"
+        ),
+    ] {
+        let (code, told) = check(&toml);
+        assert_eq!(code, 0, "{toml}: {told}");
+    }
+}
+
+/// The answer is lost on an upstream that speaks HTTP/2, and lookups speak HTTP/1.1. Nobody else can know, so nobody is asked.
+#[test]
+fn nobody_is_asked_in_the_place_of_an_upstream_that_no_lookup_can_speak_to() {
+    let top = Upstream::start();
+    top.script("/lookup", vec![reply(200, r#"{"state":"not_executed"}"#)]);
+    let (upstream, address) = Http2Upstream::start(None);
+    let gateway = Gateway::start(
+        &top,
+        &format!(
+            "[[route]]\npath = \"/reset\"\nupstream = \"h2c://{address}\"\n\
+             [reconcile]\nurl = \"/lookup?id={{id}}\"\nevery = \"20ms\"\nschedule = \"0s, 20ms\"\nsettle_time = \"20ms\"\n"
+        ),
+    );
+    let key = key();
+    assert_eq!(gateway.post("/reset", &key, "{}").code(), "outcome_unknown");
+    until("the schedule is used up", || gateway.metrics().contains("retrysafe_dead_lettered 1"));
+    assert_eq!(gateway.post("/reset", &key, "{}").code(), "outcome_unknown");
+    assert_eq!((upstream.count("/reset"), top.seen().len()), (1, 0));
+    let seen = upstream.seen.lock().unwrap();
+    let id = seen["/reset"][0].headers["retrysafe-id"].to_str().unwrap();
+    let record = gateway.ask("GET", &format!("/api/v1/keys/{id}"), "").text();
+    assert!(record.contains("lookups speak HTTP/1.1"), "{record}");
 }
 
 // ------------------------------------------------------------------ sockets

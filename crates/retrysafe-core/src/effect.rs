@@ -40,7 +40,7 @@ pub struct Effect {
     pub mark: Option<SentMark>,
     /// How many deliveries have failed since it was staged or requeued.
     pub failures: u32,
-    /// How many leases have ended without a word: it may be what kills its workers.
+    /// How many leases have ended without a word after their mark: it may be what kills its workers.
     pub crashes: u32,
 }
 
@@ -68,6 +68,8 @@ pub enum EffectState {
 pub struct SentMark {
     /// The claim under which it was set.
     pub set_by: Fence,
+    /// The last claim that was about to send it, the one that set it or a later one.
+    pub last_by: Fence,
     /// Until when the same effect may be sent again. None where its receiver takes no key.
     pub resend_until: Option<Time>,
 }
@@ -77,7 +79,7 @@ pub struct SentMark {
 pub struct DeliveryLimits {
     /// After so many failed deliveries it is given up.
     pub failures_max: u32,
-    /// After so many leases that ended without a word it is given up.
+    /// After so many leases that ended without a word after their mark it is given up.
     pub crashes_max: u32,
 }
 
@@ -220,7 +222,7 @@ impl Effect {
         match self.mark {
             None => {
                 let resend_until = resend_for.map(|length| now.plus(length));
-                let mark = Some(SentMark { set_by: fence, resend_until });
+                let mark = Some(SentMark { set_by: fence, last_by: fence, resend_until });
                 Marked::Stands(Self { mark, ..*self })
             }
             // The acknowledgement was lost; nothing was sent without it.
@@ -230,7 +232,8 @@ impl Effect {
                 // Nor for longer than it is said to remember by now.
                 let end = resend_for.map(|length| now.plus(length));
                 let resend_until = mark.resend_until.min(end);
-                Marked::Stands(Self { mark: Some(SentMark { resend_until, ..mark }), ..*self })
+                let mark = SentMark { last_by: fence, resend_until, ..mark };
+                Marked::Stands(Self { mark: Some(mark), ..*self })
             }
             Some(_) => Marked::Unknown(self.with(EffectState::Unknown(now))),
         }
@@ -337,12 +340,16 @@ impl Effect {
 
     /// The sweeper looks at it: a lease that ended without a word, and an effect that waits for its next delivery
     /// until its receiver has forgotten the key. None where nothing is to be done.
+    ///
+    /// A lease without a mark of its own is not held against the effect: nobody was called with it. The answer to the claim
+    /// was lost, or its worker died over something else.
     pub fn sweep(&self, limits: &DeliveryLimits, now: Time) -> Option<Self> {
         match self.state {
             EffectState::Leased(until) if until <= now => {
-                let crashes = self.crashes.saturating_add(1);
+                let is_crash = self.mark.is_some_and(|mark| mark.last_by == self.fence);
+                let crashes = self.crashes.saturating_add(u32::from(is_crash));
                 let over = Self { crashes, ..*self };
-                Some(over.again_at(now, crashes >= limits.crashes_max, now))
+                Some(over.again_at(now, is_crash && crashes >= limits.crashes_max, now))
             }
             EffectState::Ready(_) if !self.is_sendable(now) => {
                 Some(self.with(EffectState::Unknown(now)))
@@ -518,7 +525,8 @@ mod tests {
         let Marked::Stands(again) = again.mark(again.fence, MEMORY, NOW.plus(SECOND)) else {
             panic!("{again:?}");
         };
-        assert_eq!(again.mark, sent.mark);
+        let first = sent.mark.unwrap();
+        assert_eq!(again.mark, Some(SentMark { last_by: again.fence, ..first }));
     }
 
     #[test]
@@ -527,7 +535,7 @@ mod tests {
         assert_eq!(finished(&own, NO_EFFECT).mark, None);
         let again = claimed(&finished(&own, NO_ANSWER), NOW.plus(SECOND));
         let foreign = finished(&marked(&again, MEMORY), NO_EFFECT);
-        assert_eq!(foreign.mark, own.mark);
+        assert_eq!(foreign.mark.map(|mark| mark.set_by), own.mark.map(|mark| mark.set_by));
         assert_eq!(foreign.state, EffectState::Ready(NOW.plus(SECOND)));
     }
 
@@ -548,17 +556,35 @@ mod tests {
     }
 
     #[test]
-    fn leases_that_end_without_a_word_are_counted_apart() {
+    fn leases_that_end_after_their_mark_are_counted_apart() {
         let mut effect = ready();
         let mut now = NOW;
-        for state in [EffectState::Ready(NOW.plus(LEASE)), EffectState::Dead] {
-            effect = claimed(&effect, now);
+        let unknown = EffectState::Unknown(NOW.plus(LEASE * 2));
+        for state in [EffectState::Ready(NOW.plus(LEASE)), unknown] {
+            // The second time the mark is that of the first delivery, and its worker has died all the same.
+            effect = marked(&claimed(&effect, now), MEMORY);
             now = now.plus(LEASE);
             effect = effect.sweep(&LIMITS, now).unwrap();
             assert_eq!(effect.state, state);
         }
         assert_eq!((effect.failures, effect.crashes), (0, 2));
         assert_eq!(claimed(&ready(), NOW).sweep(&LIMITS, NOW), None, "its lease is live");
+    }
+
+    /// Nobody was called: the answer to the claim was lost, or its worker died over something else.
+    #[test]
+    fn leases_that_end_before_their_mark_are_not_held_against_an_effect() {
+        let sent = marked(&claimed(&ready(), NOW), MEMORY).sweep(&LIMITS, NOW.plus(LEASE)).unwrap();
+        for (mut effect, crashes) in [(ready(), 0), (sent, 1)] {
+            let mut now = NOW.plus(LEASE);
+            for _ in 0..5 {
+                effect = claimed(&effect, now);
+                now = now.plus(LEASE);
+                effect = effect.sweep(&LIMITS, now).unwrap();
+                assert_eq!(effect.state, EffectState::Ready(now));
+            }
+            assert_eq!((effect.failures, effect.crashes), (0, crashes));
+        }
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub struct ShownEffect {
     pub fence: i64,
     /// How many deliveries have failed since it was staged or requeued.
     pub failures: u32,
-    /// How many leases have ended without a word.
+    /// How many leases have ended without a word after their mark.
     pub crashes: u32,
     /// Its lane.
     pub lane: Option<String>,
@@ -180,9 +180,12 @@ impl ShownEffect {
             EffectStanding::Cancelled => EffectState::Cancelled,
         };
         let fence = |number: i64| Fence(u64::try_from(number).unwrap_or(0));
-        let mark = self
-            .marked_by
-            .map(|set_by| SentMark { set_by: fence(set_by), resend_until: self.resend_until });
+        // Which claim was the last to send it matters to sweepers alone, and no operator decides as one.
+        let mark = self.marked_by.map(fence).map(|set_by| SentMark {
+            set_by,
+            last_by: set_by,
+            resend_until: self.resend_until,
+        });
         let Self { failures, crashes, .. } = *self;
         Effect { state, fence: fence(self.fence), mark, failures, crashes }
     }

@@ -199,7 +199,6 @@ impl EffectStore for PooledEffects {
         Ok(SweptEffects {
             ready: row.try_get("ready")?,
             unknown: row.try_get("unknown")?,
-            dead: row.try_get("dead")?,
         })
     }
 

@@ -177,8 +177,6 @@ pub struct SweptEffects {
     pub ready: i64,
     /// How many are unknown now.
     pub unknown: i64,
-    /// How many are dead now.
-    pub dead: i64,
 }
 
 /// How many effects of a kind are in a state.

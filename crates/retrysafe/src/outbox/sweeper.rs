@@ -73,9 +73,6 @@ async fn sweep(
     if swept.unknown > 0 {
         tracing::warn!(target: "retrysafe", effects = swept.unknown, "effects_unknown");
     }
-    if swept.dead > 0 {
-        tracing::warn!(target: "retrysafe", effects = swept.dead, "effects_dead");
-    }
     if swept.ready > 0 {
         tracing::info!(target: "retrysafe", effects = swept.ready, "effects_free_again");
     }

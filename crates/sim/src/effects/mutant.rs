@@ -69,7 +69,8 @@ impl Planted {
     ) -> Marked {
         match (effect.mark(fence, resend_for, now), resend_for) {
             (Marked::Stands(marked), Some(length)) if self.is(Fault::EffectMarkMoves) => {
-                let mark = Some(SentMark { set_by: fence, resend_until: Some(now.plus(length)) });
+                let resend_until = Some(now.plus(length));
+                let mark = Some(SentMark { set_by: fence, last_by: fence, resend_until });
                 Marked::Stands(Effect { mark, ..marked })
             }
             (marked, _) => marked,

@@ -22,7 +22,7 @@ use crate::history::{
 /// For how long a planted claim without a lock reads what it writes.
 const UNLOCKED_MS: u64 = 100;
 
-/// After how many leases that ended without a word an effect is claimed alone.
+/// After how many leases that ended without a word after their mark an effect is claimed alone.
 const SUSPECT_CRASHES: u32 = 2;
 
 /// Everything that was staged, in the order of its numbers.

@@ -250,6 +250,7 @@ impl World {
         self.workers.sort_unstable();
         if let Some(mark) = &mut self.effect.mark {
             mark.set_by = rename(mark.set_by);
+            mark.last_by = rename(mark.last_by);
         }
         self.effect.fence = PRESENT;
         self.effect.failures = self.effect.failures.min(LIMITS.failures_max);

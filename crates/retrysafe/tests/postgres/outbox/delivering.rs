@@ -203,25 +203,6 @@ async fn an_absence_is_no_proof_before_its_time_and_a_verdict_is_given_once() {
 }
 
 #[tokio::test]
-async fn a_poison_effect_is_given_up_and_stops_nobody_else() {
-    let stage = OutboxStage::new().await;
-    // It is claimed again and again by workers that die before they send.
-    stage.stage(mail("poison")).await;
-    for _ in 0..5 {
-        let claim = "SELECT count(*) FROM retrysafe.claim_effects_v1('mail', 1, 15000)";
-        assert_eq!(crate::kit::number(&stage.url, claim).await, 1);
-        stage.later(PAST_LEASES).await;
-        let sweep = "SELECT ready + dead FROM retrysafe.sweep_effects_v1(5, 100)";
-        assert_eq!(crate::kit::number(&stage.url, sweep).await, 1);
-    }
-    assert_eq!(stage.count(4).await, 1);
-    stage.stage(mail("good")).await;
-    let working = stage.worker(stage.known()).start();
-    stage.wait_for(5, 1).await;
-    assert!(working.stop(PATIENCE).await);
-}
-
-#[tokio::test]
 async fn a_paused_kind_is_not_claimed() {
     let stage = OutboxStage::new().await;
     let pause = "INSERT INTO retrysafe.effect_pause VALUES ('mail', 0, 'maintenance')";

@@ -1,5 +1,6 @@
 //! Are effects delivered, once?
 
+mod crashes;
 mod delivering;
 mod doors;
 mod failover;

@@ -164,7 +164,11 @@ impl DrawnFences {
 
     /// An effect of the server's, as the rules number its fences.
     fn numbered(&self, effect: Effect) -> Effect {
-        let mark = effect.mark.map(|mark| SentMark { set_by: self.number(mark.set_by), ..mark });
+        let mark = effect.mark.map(|mark| SentMark {
+            set_by: self.number(mark.set_by),
+            last_by: self.number(mark.last_by),
+            ..mark
+        });
         Effect { fence: self.number(effect.fence), mark, ..effect }
     }
 }
@@ -215,8 +219,8 @@ async fn at_server(server: &Client, id: i64, fences: &DrawnFences, event: &Event
 
 /// The effect as the server has it. When a dead one died and when one was delivered does not matter to the rules.
 async fn seen(server: &Client, id: i64) -> (Effect, Option<&'static str>) {
-    let rows = "SELECT state, at, fence, marked_by, resend_until, failures, crashes FROM retrysafe.effect WHERE id = $1
-        UNION ALL SELECT state, at, fence, NULL, NULL, failures, crashes FROM retrysafe.effect_done WHERE id = $1";
+    let rows = "SELECT state, at, fence, marked_by, resend_until, failures, crashes, sent_by FROM retrysafe.effect WHERE id = $1
+        UNION ALL SELECT state, at, fence, NULL, NULL, failures, crashes, NULL FROM retrysafe.effect_done WHERE id = $1";
     let row = server.query_one(rows, &[&id]).await.unwrap();
     let at = Time::from_ms(row.get::<_, i64>(1) as u64);
     let state = match row.get::<_, i16>(0) {
@@ -231,6 +235,7 @@ async fn seen(server: &Client, id: i64) -> (Effect, Option<&'static str>) {
     let is_over = matches!(state, EffectState::Delivered | EffectState::Cancelled);
     let mark = row.get::<_, Option<i64>>(3).map(|set_by| SentMark {
         set_by: Fence(set_by as u64),
+        last_by: Fence(row.get::<_, i64>(7) as u64),
         resend_until: row.get::<_, Option<i64>>(4).map(|ms| Time::from_ms(ms as u64)),
     });
     let effect = Effect {

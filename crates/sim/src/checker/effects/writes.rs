@@ -204,7 +204,8 @@ impl Checker {
             Place::Dead => {
                 let by_receiver =
                     matches!(wrote.by, EffectRole::Finish { end: EndSeen::Rejected, .. });
-                let is_given_up = wrote.mark.is_none() && (has_failed || has_crashed);
+                // Whoever has died over it was about to send it, so crashes leave a mark.
+                let is_given_up = wrote.mark.is_none() && has_failed;
                 self.require(!has_happened && (by_receiver || is_given_up), I::O4, number);
                 if is_given_up {
                     self.reach(Sometimes::EffectDead);

@@ -19,9 +19,12 @@ CREATE TABLE retrysafe.effect (
     -- was never sent. The time alone NULL: its receiver takes no key.
     marked_by      bigint,
     resend_until   bigint,
+    -- The last claim that was about to send it, the one that set the mark or a later one. It says something only while it is the fence.
+    sent_by        bigint,
     -- To whom it was sent under the mark: a digest of what the worker says of its receiver. NULL: to whoever is sent its kind.
     receiver       bigint,
     failures       integer  NOT NULL DEFAULT 0,
+    -- Leases that ended without a word after their mark.
     crashes        integer  NOT NULL DEFAULT 0,
     -- Effects of one lane are delivered one after the other, in the order of their ids.
     lane           text     CHECK (octet_length(lane) BETWEEN 1 AND 256),
@@ -307,7 +310,7 @@ $$;
 
 -- Claims effects of one kind that are due, at most `most`, for `lease_ms`.
 --
--- An effect whose workers have died twice is suspect: it is claimed alone, so that it takes no neighbour along until it
+-- An effect over which workers have died twice is suspect: it is claimed alone, so that it takes no neighbour along until it
 -- is given up. Others wait for it until it heads the queue, and not longer.
 CREATE FUNCTION retrysafe.claim_effects_v1(kind text, most integer, lease_ms bigint)
 RETURNS TABLE (
@@ -380,6 +383,7 @@ BEGIN
         state = CASE WHEN h.is_sendable THEN 2 ELSE 3 END,
         at = CASE WHEN h.is_sendable THEN e.at ELSE t END,
         marked_by = coalesce(e.marked_by, e.fence),
+        sent_by = CASE WHEN h.is_sendable THEN e.fence ELSE e.sent_by END,
         -- Sent again, it is remembered for no longer than its receiver is said to remember by now: a requeued one may have another.
         resend_until = CASE WHEN e.marked_by IS NULL THEN forget
             WHEN h.is_sendable AND e.marked_by <> e.fence THEN least(e.resend_until, forget) ELSE e.resend_until END,
@@ -552,35 +556,38 @@ END
 $$;
 
 -- Ends leases whose workers have said nothing, and what waits for its next delivery until its receiver has forgotten
--- the key; at most `most` of each. Returns how many became ready, unknown and dead.
+-- the key; at most `most` of each. Returns how many became ready and unknown.
+--
+-- A lease without a mark of its own is not held against the effect: nobody was called with it. So whatever is given up here may have
+-- been sent, and nothing dies.
 CREATE FUNCTION retrysafe.sweep_effects_v1(crashes_max integer, most integer)
-RETURNS TABLE (ready bigint, unknown bigint, dead bigint)
+RETURNS TABLE (ready bigint, unknown bigint)
 LANGUAGE sql VOLATILE AS $$
     WITH clock AS MATERIALIZED (SELECT retrysafe.now_ms() AS t), stale AS MATERIALIZED (
-        SELECT e.id, clock.t, true AS was_leased, e.marked_by, e.resend_until, e.crashes
+        SELECT e.id, clock.t, true AS was_leased, e.marked_by, e.resend_until,
+            coalesce(e.sent_by = e.fence, false) AS is_crash,
+            e.crashes + CASE WHEN e.sent_by = e.fence THEN 1 ELSE 0 END AS crashes
         FROM retrysafe.effect e, clock
         WHERE e.state = 2 AND e.at <= clock.t ORDER BY e.at LIMIT $2 FOR UPDATE OF e SKIP LOCKED
     ), forgotten AS MATERIALIZED (
-        SELECT e.id, clock.t, false AS was_leased, e.marked_by, e.resend_until, e.crashes
+        SELECT e.id, clock.t, false AS was_leased, e.marked_by, e.resend_until, false AS is_crash, e.crashes
         FROM retrysafe.effect e, clock
         WHERE e.state = 1 AND e.marked_by IS NOT NULL AND coalesce(e.resend_until <= clock.t, true)
         ORDER BY e.resend_until LIMIT $2 FOR UPDATE OF e SKIP LOCKED
     ), becomes AS MATERIALIZED (
-        SELECT s.id, s.t, s.was_leased, s.crashes + CASE WHEN s.was_leased THEN 1 ELSE 0 END AS crashes, CASE
-            WHEN s.marked_by IS NULL AND s.crashes + 1 >= $1 THEN 4
+        SELECT s.id, s.t, s.was_leased, s.is_crash, s.crashes, CASE
             WHEN s.marked_by IS NULL THEN 1
-            WHEN s.was_leased AND s.crashes + 1 < $1 AND coalesce(s.resend_until > s.t, false) THEN 1
+            WHEN s.was_leased AND NOT (s.is_crash AND s.crashes >= $1) AND coalesce(s.resend_until > s.t, false) THEN 1
             ELSE 3 END::smallint AS state
         FROM (SELECT * FROM stale UNION ALL SELECT * FROM forgotten) s
     ), changed AS (
         UPDATE retrysafe.effect e SET state = b.state, at = b.t, crashes = b.crashes,
             fence = CASE WHEN b.state = 3 THEN e.fence ELSE nextval('retrysafe.version') END,
-            last_error = CASE WHEN b.was_leased THEN 'its worker died, or was too slow' ELSE e.last_error END
+            last_error = CASE WHEN b.is_crash THEN 'its worker died, or was too slow'
+                WHEN b.was_leased THEN 'it was claimed, and its worker was not heard of again before it was sent' ELSE e.last_error END
         FROM becomes b WHERE e.id = b.id RETURNING e.state
     )
-    SELECT count(*) FILTER (WHERE c.state = 1), count(*) FILTER (WHERE c.state = 3),
-        count(*) FILTER (WHERE c.state = 4)
-    FROM changed c
+    SELECT count(*) FILTER (WHERE c.state = 1), count(*) FILTER (WHERE c.state = 3) FROM changed c
 $$;
 
 -- What an operator, or the application, decides about one effect. Each raises the fence, so that a worker that holds

@@ -105,6 +105,8 @@ pub(super) struct NamedEffect {
     pub(super) id: i64,
     pub(super) state: i16,
     pub(super) fence: i64,
+    /// How many deliveries may have left. None once it is over.
+    pub(super) deliveries: Option<i32>,
 }
 
 #[derive(Deserialize)]

@@ -27,15 +27,46 @@ impl Office {
         server().sql(&self.database, sql)
     }
 
-    /// An effect that is unknown after its first delivery: its number and key.
-    fn unknown(&self, kind: &str, fence: i64) -> (i64, String) {
+    /// An effect that is unknown after one delivery: its number and key.
+    fn unknown(&self, kind: &str) -> (i64, String) {
+        let (id, key) = self.staged(kind);
+        self.lose_answer(id, kind, None);
+        (id, key)
+    }
+
+    fn staged(&self, kind: &str) -> (i64, String) {
         let staged =
             self.sql(&format!("SELECT id, downstream_key FROM retrysafe.stage('{kind}', 'x')"));
         let (id, key) = staged.split_once('|').unwrap();
-        self.sql(&format!(
-            "UPDATE retrysafe.effect SET state = 3, fence = {fence}, marked_by = {fence} WHERE id = {id}"
-        ));
         (id.parse().unwrap(), key.to_owned())
+    }
+
+    /// Claims an effect and marks it as a worker does: its fence.
+    fn send(&self, id: i64, kind: &str, resend_ms: Option<u64>) -> i64 {
+        let claimed = self
+            .sql(&format!("SELECT id, fence FROM retrysafe.claim_effects_v1('{kind}', 1, 60000)"));
+        let (claimed, fence) = claimed.split_once('|').unwrap();
+        assert_eq!(claimed, id.to_string());
+        let resend = resend_ms.map_or("NULL".to_owned(), |ms| ms.to_string());
+        let mark = format!(
+            "SELECT is_sendable FROM retrysafe.mark_effects_v1('{{{id}}}', '{{{fence}}}', '{{7}}', {resend})"
+        );
+        assert_eq!(self.sql(&mark), "t");
+        fence.parse().unwrap()
+    }
+
+    /// Says how a delivery ended: the state in which the effect is then.
+    fn finish(&self, id: i64, fence: i64, end: u8) -> String {
+        self.sql(&format!(
+            "SELECT state FROM retrysafe.finish_effects_v1('{{{id}}}', '{{{fence}}}', '{{{end}}}', '{{0}}', '{{NULL}}', '{{NULL}}', 20)"
+        ))
+    }
+
+    /// Delivers an effect whose answer is lost: it is unknown, or ready where its receiver remembers the key.
+    fn lose_answer(&self, id: i64, kind: &str, resend_ms: Option<u64>) {
+        let fence = self.send(id, kind, resend_ms);
+        let state = self.finish(id, fence, 3);
+        assert_eq!(state, if resend_ms.is_some() { "1" } else { "3" });
     }
 
     fn effect(&self, id: i64) -> Value {
@@ -55,7 +86,7 @@ impl Office {
 #[test]
 fn an_event_decides_about_an_unknown_effect_of_its_provider_alone() {
     let office = Office::open();
-    let (by_key, key) = office.unknown("charge", 1);
+    let (by_key, key) = office.unknown("charge");
     office.tell("evt_1", "charge.succeeded", json!({"sent": key, "charge": {"id": "ch_7"}}));
     office.desk.wait_for_event("evt_1", "applied");
     let shown = office.effect(by_key);
@@ -70,40 +101,89 @@ fn an_event_decides_about_an_unknown_effect_of_its_provider_alone() {
     assert_eq!(event["matched"], format!("effect {by_key}"));
 
     // By number; what had no effect is sent again.
-    let (by_number, _) = office.unknown("charge", 1);
+    let (by_number, _) = office.unknown("charge");
     office.tell("evt_4", "charge.voided", json!({"effect": by_number, "charge": {}}));
     office.desk.wait_for_event("evt_4", "applied");
     assert_eq!(office.effect(by_number)["state"], "ready");
 
     // What is refused for good was not done, and nobody wants it done again.
-    let (refused, refused_key) = office.unknown("charge", 1);
+    let (refused, refused_key) = office.unknown("charge");
     office.tell("evt_8", "charge.failed", json!({"sent": refused_key, "charge": {"code": "x"}}));
     office.desk.wait_for_event("evt_8", "applied");
     assert_eq!(office.effect(refused)["state"], "cancelled");
     office.tell("evt_9", "charge.failed", json!({"sent": key, "charge": {"code": "x"}}));
     office.desk.wait_for_event("evt_9", "contradicts");
 
-    // Another provider's kind is not found, and after several deliveries nobody knows which one had no effect.
-    let (foreign, foreign_key) = office.unknown("refund", 1);
-    let (second, second_key) = office.unknown("charge", 3);
+    // Another provider's kind is not found.
+    let (foreign, foreign_key) = office.unknown("refund");
     office.tell("evt_5", "charge.succeeded", json!({"sent": foreign_key, "charge": {}}));
-    office.tell("evt_6", "charge.voided", json!({"sent": second_key, "charge": {}}));
-    let event = office.desk.wait_for_event("evt_6", "waiting");
-    super::super::kit::until("it says why", || {
-        office.desk.event("evt_6")["reason"].as_str().is_some_and(|why| why.contains("deliveries"))
-    });
-    assert!(event["matched"].is_null());
-    for id in [foreign, second] {
-        assert_eq!(office.effect(id)["state"], "unknown");
-    }
+    office.desk.wait_for_event("evt_5", "waiting");
+    assert_eq!(office.effect(foreign)["state"], "unknown");
     // An early one: the event is here before the effect is unknown.
     office.tell("evt_7", "charge.succeeded", json!({"sent": "not-yet", "charge": {}}));
     office.desk.wait_for_event("evt_7", "waiting");
-    let (early, _) = office.unknown("charge", 2);
+    let (early, _) = office.unknown("charge");
     office
         .sql(&format!("UPDATE retrysafe.effect SET downstream_key = 'not-yet' WHERE id = {early}"));
     office.desk.wait_for_event("evt_7", "applied");
     assert_eq!(office.effect(early)["state"], "delivered");
+}
+
+/// After several deliveries nobody knows which one had no effect: the event may be about the first, and the second was done.
+#[test]
+fn an_event_that_says_no_waits_where_there_were_several_deliveries() {
+    let office = Office::open();
+    // Sent, and sent again to a receiver that remembers the key; then too late for a third time.
+    let (resent, resent_key) = office.staged("charge");
+    office.lose_answer(resent, "charge", Some(60_000));
+    office.lose_answer(resent, "charge", Some(60_000));
+    office.sql(&format!("UPDATE retrysafe.effect SET resend_until = 0 WHERE id = {resent}"));
+    assert_eq!(office.sql("SELECT unknown FROM retrysafe.sweep_effects_v1(5, 10)"), "1");
+    // The first delivery had no effect, so that the mark is the second one's. The event may still be about the first.
+    let (again, again_key) = office.staged("charge");
+    let fence = office.send(again, "charge", None);
+    assert_eq!(office.finish(again, fence, 2), "1");
+    office.lose_answer(again, "charge", None);
+    for (event_id, kind, key) in [
+        ("evt_1", "charge.voided", &resent_key),
+        ("evt_2", "charge.failed", &resent_key),
+        ("evt_3", "charge.voided", &again_key),
+        ("evt_4", "charge.failed", &again_key),
+    ] {
+        office.tell(event_id, kind, json!({"sent": key, "charge": {"code": "x"}}));
+        super::super::kit::until("it says why", || {
+            let reason = &office.desk.event(event_id)["reason"];
+            reason.as_str().is_some_and(|why| why.contains("deliveries"))
+        });
+        let event = office.desk.wait_for_event(event_id, "waiting");
+        assert!(event["matched"].is_null());
+    }
+    for id in [resent, again] {
+        assert_eq!(office.effect(id)["state"], "unknown");
+    }
+}
+
+/// A claim that was given back has sent nothing, and one that waited past its receiver's memory was sent once.
+#[test]
+fn an_event_that_says_no_decides_where_only_one_delivery_may_have_left() {
+    let office = Office::open();
+    let (handed_back, handed_back_key) = office.staged("charge");
+    let fence = office.send(handed_back, "charge", None);
+    office.sql(&format!(
+        "SELECT count(*) FROM retrysafe.hand_back_effects_v1('{{{handed_back}}}', '{{{fence}}}')"
+    ));
+    office.lose_answer(handed_back, "charge", None);
+    let (forgotten, forgotten_key) = office.staged("charge");
+    office.lose_answer(forgotten, "charge", Some(60_000));
+    office.sql(&format!("UPDATE retrysafe.effect SET resend_until = 0 WHERE id = {forgotten}"));
+    assert_eq!(office.sql("SELECT unknown FROM retrysafe.sweep_effects_v1(5, 10)"), "1");
+    for (event_id, id, key) in
+        [("evt_1", handed_back, handed_back_key), ("evt_2", forgotten, forgotten_key)]
+    {
+        office.tell(event_id, "charge.failed", json!({"sent": key, "charge": {"code": "x"}}));
+        office.desk.wait_for_event(event_id, "applied");
+        assert_eq!(office.effect(id)["state"], "cancelled");
+    }
 }
 
 /// Evidence about a call moves its flow. It does not complete it.

@@ -57,11 +57,12 @@ impl<S: Store> EventJudge<'_, S> {
                         reference.map_or_else(Delivered::default, Delivered::known_as),
                     )
                 }
-                // With one delivery there is one that it can be about.
-                (EFFECT_UNKNOWN, DocumentVerdict::Declined(_)) if effect.fence == 1 => {
+                // With one delivery there is one that it can be about. A former delivery that had no effect counts too: the
+                // event may be about that one, and be late.
+                (EFFECT_UNKNOWN, DocumentVerdict::Declined(_)) if effect.deliveries == Some(1) => {
                     EffectSearch::Unwanted
                 }
-                (EFFECT_UNKNOWN, DocumentVerdict::NotExecuted) if effect.fence == 1 => {
+                (EFFECT_UNKNOWN, DocumentVerdict::NotExecuted) if effect.deliveries == Some(1) => {
                     EffectSearch::NoEffect
                 }
                 (EFFECT_UNKNOWN, DocumentVerdict::Declined(_) | DocumentVerdict::NotExecuted) => {

@@ -21,6 +21,9 @@ CREATE TABLE retrysafe.effect (
     resend_until   bigint,
     -- The last claim that was about to send it, the one that set the mark or a later one. It says something only while it is the fence.
     sent_by        bigint,
+    -- How many claims were about to send it, since it was staged: so many deliveries may have left. A claim that was given back
+    -- has sent nothing and does not count.
+    deliveries     integer  NOT NULL DEFAULT 0,
     -- To whom it was sent under the mark: a digest of what the worker says of its receiver. NULL: to whoever is sent its kind.
     receiver       bigint,
     failures       integer  NOT NULL DEFAULT 0,
@@ -384,6 +387,7 @@ BEGIN
         at = CASE WHEN h.is_sendable THEN e.at ELSE t END,
         marked_by = coalesce(e.marked_by, e.fence),
         sent_by = CASE WHEN h.is_sendable THEN e.fence ELSE e.sent_by END,
+        deliveries = e.deliveries + CASE WHEN h.is_sendable AND e.sent_by IS DISTINCT FROM e.fence THEN 1 ELSE 0 END,
         -- Sent again, it is remembered for no longer than its receiver is said to remember by now: a requeued one may have another.
         resend_until = CASE WHEN e.marked_by IS NULL THEN forget
             WHEN h.is_sendable AND e.marked_by <> e.fence THEN least(e.resend_until, forget) ELSE e.resend_until END,
@@ -431,7 +435,8 @@ BEGIN
         state = CASE WHEN h.was_sent AND NOT h.is_remembered THEN 3 ELSE 1 END, at = h.t,
         fence = CASE WHEN h.was_sent AND NOT h.is_remembered THEN e.fence ELSE nextval('retrysafe.version') END,
         marked_by = CASE WHEN h.was_sent THEN e.marked_by END,
-        resend_until = CASE WHEN h.was_sent THEN e.resend_until END
+        resend_until = CASE WHEN h.was_sent THEN e.resend_until END,
+        deliveries = e.deliveries - CASE WHEN e.sent_by = e.fence THEN 1 ELSE 0 END
     FROM held h WHERE e.id = h.id;
     RETURN QUERY SELECT e.id FROM unnest($1, $2) AS n (id, fence)
         JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence WHERE NOT e.id = ANY (taken);

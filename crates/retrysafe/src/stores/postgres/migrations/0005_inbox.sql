@@ -94,12 +94,14 @@ DECLARE
     found jsonb[];
 BEGIN
     IF named LIKE 'effect:%' AND value ~ '^[0-9]{1,18}$' THEN
-        found := ARRAY(SELECT jsonb_build_object('id', e.id, 'state', e.state, 'fence', e.fence) FROM retrysafe.effect e
+        found := ARRAY(SELECT jsonb_build_object('id', e.id, 'state', e.state, 'fence', e.fence, 'deliveries', e.deliveries)
+            FROM retrysafe.effect e
             WHERE e.id = value::bigint AND e.kind = ANY (kinds)
             UNION ALL SELECT jsonb_build_object('id', d.id, 'state', d.state, 'fence', d.fence) FROM retrysafe.effect_done d
             WHERE d.id = value::bigint AND d.kind = ANY (kinds));
     ELSIF named LIKE 'sent:%' THEN
-        found := ARRAY(SELECT jsonb_build_object('id', e.id, 'state', e.state, 'fence', e.fence) FROM retrysafe.effect e
+        found := ARRAY(SELECT jsonb_build_object('id', e.id, 'state', e.state, 'fence', e.fence, 'deliveries', e.deliveries)
+            FROM retrysafe.effect e
             WHERE e.state = 3 AND e.downstream_key = value AND e.kind = ANY (kinds)
             UNION ALL SELECT jsonb_build_object('id', d.id, 'state', d.state, 'fence', d.fence) FROM retrysafe.effect_done d
             WHERE d.downstream_key = value AND d.kind = ANY (kinds) LIMIT 2);

@@ -22,8 +22,8 @@ use super::delivery::{Delivery, DeliveryEnd, DeliveryError};
 use super::pace::Pace;
 use super::receiver::Receiver;
 use super::store::{
-    ClaimedEffect, EffectStore, EffectStoreError, EndCode, Held, MarkedEffect, ToMark, Told,
-    within_time,
+    ClaimedEffect, EffectStore, EffectStoreError, EndCode, Held, MarkWord, MarkedEffect, ToMark,
+    Told, within_time,
 };
 use crate::layer::BootMoment;
 
@@ -191,20 +191,36 @@ impl<S: EffectStore> KindWorker<S> {
             marked.into_iter().map(|marked| (marked.id, marked)).collect();
         for claimed in claimed {
             let held = claimed.held;
-            // What did not come back is somebody else's, and what may not be sent again is unknown.
-            if let Some(marked) = marks.remove(&held.id).filter(|marked| marked.is_sendable) {
-                let deliver = Arc::clone(&self.deliver);
-                let failures = claimed.failures;
-                let is_suspect = claimed.is_suspect;
-                let delivery = self.delivery(claimed);
-                let renewed_until = Instant::now() + self.receiver.lease();
-                let task =
-                    under_way.tasks.spawn(attempt(deliver, held, delivery, marked, asked_at));
-                let sent = Sent { task: task.id(), failures, is_suspect, renewed_until };
-                under_way.held.insert(held, sent);
+            // What did not come back is somebody else's.
+            let Some(marked) = marks.remove(&held.id) else { continue };
+            match marked.word {
+                MarkWord::Sendable => self.send(under_way, claimed, marked, asked_at),
+                // Only evidence leads out of that.
+                MarkWord::Unknown => {}
+                // An application may keep it for long, or change its mind. The others of the batch are sent meanwhile.
+                MarkWord::HeldByAnother => under_way.to_hand_back.push(held),
             }
         }
         Ok(count)
+    }
+
+    /// Delivers an effect whose mark stands, in a task of its own.
+    fn send(
+        &self,
+        under_way: &mut UnderWay,
+        claimed: ClaimedEffect,
+        marked: MarkedEffect,
+        asked_at: BootMoment,
+    ) {
+        let held = claimed.held;
+        let deliver = Arc::clone(&self.deliver);
+        let failures = claimed.failures;
+        let is_suspect = claimed.is_suspect;
+        let delivery = self.delivery(claimed);
+        let renewed_until = Instant::now() + self.receiver.lease();
+        let task = under_way.tasks.spawn(attempt(deliver, held, delivery, marked, asked_at));
+        let sent = Sent { task: task.id(), failures, is_suspect, renewed_until };
+        under_way.held.insert(held, sent);
     }
 
     /// What whoever delivers sees of a claimed effect.

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use super::listen::listen;
 use super::store::{
-    ClaimedEffect, EffectCount, EffectStore, EffectStoreError, Held, MarkedEffect, SweptEffects,
-    ToMark, Told,
+    ClaimedEffect, EffectCount, EffectStore, EffectStoreError, Held, MarkWord, MarkedEffect,
+    SweptEffects, ToMark, Told,
 };
 use crate::stores::postgres::Identity;
 
@@ -144,7 +144,11 @@ impl EffectStore for PooledEffects {
         let marked = |row: &PgRow| {
             Ok(MarkedEffect {
                 id: row.try_get("id")?,
-                is_sendable: row.try_get("is_sendable")?,
+                word: match row.try_get("is_sendable")? {
+                    Some(true) => MarkWord::Sendable,
+                    Some(false) => MarkWord::Unknown,
+                    None => MarkWord::HeldByAnother,
+                },
                 lease_left: length(row.try_get("lease_left_ms")?),
                 resend_left: row.try_get::<Option<i64>, _>("resend_left_ms")?.map(length),
             })
@@ -196,10 +200,7 @@ impl EffectStore for PooledEffects {
             .bind(number(most))
             .fetch_one(&self.pool)
             .await?;
-        Ok(SweptEffects {
-            ready: row.try_get("ready")?,
-            unknown: row.try_get("unknown")?,
-        })
+        Ok(SweptEffects { ready: row.try_get("ready")?, unknown: row.try_get("unknown")? })
     }
 
     async fn sweep_lanes(

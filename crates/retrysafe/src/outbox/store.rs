@@ -25,7 +25,8 @@ pub trait EffectStore: Clone + Send + Sync + 'static {
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<ClaimedEffect>, EffectStoreError>> + Send;
 
-    /// Writes the sent marks of effects that are about to be sent. What does not come back is not the asker's any more.
+    /// Writes the sent marks of effects that are about to be sent. What does not come back is not the asker's any more; what somebody
+    /// else holds at this moment is to be given back.
     fn mark(
         &self,
         to_mark: &[ToMark],
@@ -134,12 +135,23 @@ pub struct ToMark {
 pub struct MarkedEffect {
     /// Its number.
     pub id: i64,
-    /// False where it was sent before and must not be sent again, or not to this receiver: it is unknown.
-    pub is_sendable: bool,
+    /// Whether it may be sent.
+    pub word: MarkWord,
     /// How much of the lease is left.
     pub lease_left: Duration,
     /// For how long it may be sent; none where its receiver takes no key.
     pub resend_left: Option<Duration>,
+}
+
+/// Whether an effect may be sent whose mark was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkWord {
+    /// Its mark stands.
+    Sendable,
+    /// It was sent before and must not be sent again, or not to this receiver: it is unknown.
+    Unknown,
+    /// Somebody else holds it at this moment, to take it back for instance. It has no mark of this claim.
+    HeldByAnother,
 }
 
 /// How a delivery ended, as the store is told.

@@ -17,6 +17,7 @@
 #[path = "../../../../crates/retrysafe/tests/postgres/kit/cluster.rs"]
 #[allow(dead_code, reason = "it is shared with other tests")]
 mod cluster;
+mod held;
 mod lanes;
 mod matrix;
 mod points;

@@ -89,6 +89,11 @@ impl Database {
         self.client = client(&self.url()).await;
     }
 
+    /// A connection of an application's own.
+    pub(crate) async fn another_client(&self) -> tokio_postgres::Client {
+        client(&self.url()).await
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

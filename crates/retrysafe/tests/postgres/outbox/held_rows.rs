@@ -144,6 +144,104 @@ async fn an_effect_that_somebody_holds_keeps_no_other_one_waiting() {
     assert_eq!(ask(&mut worker, finish, &sent).await, [(held, Some(5)), (free, Some(5))]);
 }
 
+/// How many effects one claim takes in the tests below.
+const BATCH: usize = 10;
+
+/// Stages and claims a batch: the number and the fence of each effect, in their order.
+async fn claimed_batch(stage: &OutboxStage) -> Vec<(i64, i64)> {
+    for number in 0..BATCH {
+        stage.stage(mail(&format!("mail {number}"))).await;
+    }
+    let claimed = sqlx::query(CLAIM).fetch_all(&stage.pool).await.unwrap();
+    let mut claimed: Vec<(i64, i64)> =
+        claimed.iter().map(|row| (row.get("id"), row.get("fence"))).collect();
+    claimed.sort_unstable();
+    assert_eq!(claimed.len(), BATCH);
+    claimed
+}
+
+/// Marks a batch, and says of each effect whether it may be sent; nothing of one that somebody else holds.
+async fn mark_batch(
+    stage: &OutboxStage,
+    about: &[(i64, i64)],
+) -> Result<Vec<(i64, Option<bool>)>, sqlx::Error> {
+    let mark = "SELECT id, is_sendable FROM retrysafe.mark_effects_v1($1, $2, array_fill(7::bigint, ARRAY[cardinality($1)]), NULL)
+        ORDER BY id";
+    let (ids, fences): (Vec<i64>, Vec<i64>) = about.iter().copied().unzip();
+    let rows = sqlx::query(mark).bind(ids).bind(fences).fetch_all(&stage.pool).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// An application was taking one effect back when its batch was marked. The mark waited for the application, and after five seconds
+/// the whole batch was given back.
+#[tokio::test]
+async fn a_mark_passes_by_what_an_open_transaction_takes_back() {
+    let stage = OutboxStage::new().await;
+    let claimed = claimed_batch(&stage).await;
+    let (held, fence) = claimed[4];
+    let mut open = stage.pool.begin().await.unwrap();
+    let cancel = sqlx::query_scalar::<_, Option<String>>(CANCEL).bind(held);
+    assert_eq!(cancel.fetch_one(&mut *open).await.unwrap(), None);
+    let marked = mark_batch(&stage, &claimed).await.unwrap();
+    let wanted: Vec<(i64, Option<bool>)> =
+        claimed.iter().map(|(id, _)| (*id, (*id != held).then_some(true))).collect();
+    assert_eq!(marked, wanted, "nine are sent");
+    open.rollback().await.unwrap();
+    // The application has changed its mind, and nothing of the tenth has left.
+    let back = sqlx::query("SELECT id FROM retrysafe.hand_back_effects_v1(ARRAY[$1], ARRAY[$2])");
+    let busy = back.bind(held).bind(fence).fetch_all(&stage.pool).await.unwrap();
+    assert!(busy.is_empty(), "nobody holds it any more");
+    assert_eq!((stage.count(1).await, stage.count(2).await), (1, 9));
+}
+
+/// The same where the application commits: what it has taken back is nobody's.
+#[tokio::test]
+async fn what_was_taken_back_before_its_mark_does_not_come_back() {
+    let stage = OutboxStage::new().await;
+    let claimed = claimed_batch(&stage).await;
+    let (gone, rest) = claimed.split_first().unwrap();
+    let cancel = sqlx::query_scalar::<_, Option<String>>(CANCEL).bind(gone.0);
+    assert_eq!(cancel.fetch_one(&stage.pool).await.unwrap(), None);
+    let marked = mark_batch(&stage, &claimed).await.unwrap();
+    assert_eq!(marked, rest.iter().map(|(id, _)| (*id, Some(true))).collect::<Vec<_>>());
+}
+
+/// An application took two effects back, the later one first. The mark held the one and waited for the other, and PostgreSQL ended
+/// the application's transaction.
+#[tokio::test]
+async fn a_mark_and_an_application_do_not_wait_for_one_another() {
+    let stage = OutboxStage::new().await;
+    let claimed = claimed_batch(&stage).await;
+    let mut open = stage.pool.begin().await.unwrap();
+    // Whoever waits in a circle waits for the server's look at it: the application's is the first.
+    let looks = "SET LOCAL deadlock_timeout = '10ms'";
+    sqlx::query(looks).execute(&mut *open).await.unwrap();
+    let cancel = |id: i64| sqlx::query_scalar::<_, Option<String>>(CANCEL).bind(id);
+    assert_eq!(cancel(claimed[9].0).fetch_one(&mut *open).await.unwrap(), None);
+    let mut marking = stage.pool.begin().await.unwrap();
+    let (ids, fences): (Vec<i64>, Vec<i64>) = claimed.iter().copied().unzip();
+    let worker: i32 =
+        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *marking).await.unwrap();
+    let marked = tokio::spawn(async move {
+        let mark = "SELECT count(*) FILTER (WHERE is_sendable) FROM retrysafe.mark_effects_v1($1, $2, NULL, NULL)";
+        let mark = sqlx::query_scalar::<_, i64>(mark).bind(ids).bind(fences);
+        let marked = mark.fetch_one(&mut *marking).await;
+        marking.commit().await.map(|()| marked)
+    });
+    // The mark has passed by, or it waits for the application.
+    let waits = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = {worker} AND wait_event_type = 'Lock'"
+    );
+    while !marked.is_finished() && crate::kit::number(&stage.url, &waits).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let refused = cancel(claimed[4].0).fetch_one(&mut *open).await;
+    assert_eq!(refused.unwrap().as_deref(), Some("may_have_been_sent"), "the application goes on");
+    open.commit().await.unwrap();
+    assert_eq!(marked.await.unwrap().unwrap().unwrap(), 9);
+    assert_eq!((stage.count(2).await, stage.count(6).await), (9, 1));
+}
+
 /// The same of a worker that ships: one effect that is held must not keep it from telling how the other one ended, nor from
 /// delivering more.
 #[tokio::test]

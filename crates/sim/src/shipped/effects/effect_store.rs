@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use retrysafe::outbox::store::{
-    ClaimedEffect, EffectCount, EffectStore, EffectStoreError, EndCode, Held, MarkedEffect,
-    SweptEffects, ToMark, Told,
+    ClaimedEffect, EffectCount, EffectStore, EffectStoreError, EndCode, Held, MarkWord,
+    MarkedEffect, SweptEffects, ToMark, Told,
 };
 use retrysafe_core::effect::{DeliveryLimits, EffectEnd};
 use tokio::sync::{Notify, oneshot};
@@ -300,7 +300,7 @@ impl EffectStore for SimEffectStore {
         self.stage.with(|state| state.outbox.marks_heard.extend(held));
         let marked = marked.into_iter().map(|row| MarkedEffect {
             id: row.id.into(),
-            is_sendable: row.is_sendable,
+            word: if row.is_sendable { MarkWord::Sendable } else { MarkWord::Unknown },
             lease_left: row.lease_left,
             resend_left: row.resend_left,
         });

@@ -355,7 +355,8 @@ $$;
 -- Writes the sent marks of effects that are about to be sent. `resend_ms` is for how long after this each may be sent
 -- again; NULL where its receiver takes no key. `receivers` says to whom each is about to be sent: what may have been sent to
 -- another one must not be sent to this one, which has never seen the key. What does not come back is not the caller's any
--- more; what comes back as not sendable is unknown now.
+-- more; what comes back as not sendable is unknown now. What another transaction holds at this moment comes back without a word on
+-- that: it has no mark, nobody waits for it here, and it is to be given back.
 CREATE FUNCTION retrysafe.mark_effects_v1(ids bigint[], fences bigint[], receivers bigint[], resend_ms bigint)
 RETURNS TABLE (id bigint, is_sendable boolean, lease_left_ms bigint, resend_left_ms bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -363,13 +364,17 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     t      bigint := retrysafe.now_ms();
     forget bigint := retrysafe.later(t, $4);
+    taken  bigint[];
 BEGIN
     PERFORM retrysafe.plan_by_index();
     PERFORM retrysafe.survive_crashes();
+    taken := retrysafe.lock_effects($1);
+    RETURN QUERY SELECT e.id, NULL::boolean, 0::bigint, NULL::bigint FROM unnest($1, $2) AS n (id, fence)
+        JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence WHERE NOT e.id = ANY (taken);
     RETURN QUERY
     WITH locked AS MATERIALIZED (
         SELECT e.id, e.fence, e.state, e.at, e.marked_by, e.resend_until, e.receiver FROM retrysafe.effect e
-        WHERE e.id = ANY ($1) ORDER BY e.id FOR UPDATE
+        WHERE e.id = ANY (taken)
     ), named AS MATERIALIZED (
         SELECT l.id, l.at AS lease_until, n.receiver, l.resend_until,
             l.marked_by IS NULL OR l.marked_by = l.fence AS is_first,

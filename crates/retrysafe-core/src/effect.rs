@@ -535,7 +535,8 @@ mod tests {
         assert_eq!(finished(&own, NO_EFFECT).mark, None);
         let again = claimed(&finished(&own, NO_ANSWER), NOW.plus(SECOND));
         let foreign = finished(&marked(&again, MEMORY), NO_EFFECT);
-        assert_eq!(foreign.mark.map(|mark| mark.set_by), own.mark.map(|mark| mark.set_by));
+        let first = own.mark.unwrap();
+        assert_eq!(foreign.mark, Some(SentMark { last_by: again.fence, ..first }));
         assert_eq!(foreign.state, EffectState::Ready(NOW.plus(SECOND)));
     }
 

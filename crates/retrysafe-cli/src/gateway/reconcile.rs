@@ -200,9 +200,12 @@ impl<S: Store> Reconciler for HttpLookup<S> {
     fn absence(&self, unknown: &Record) -> Absence {
         let Some(gateway) = self.gateway.upgrade() else { return Absence::default() };
         let live = gateway.live.load_full();
-        let mut routes = live.routes.all();
-        let route = routes.find(|route| *route.label == *unknown.about.route);
-        route.map_or(Absence::default(), |route| route.rules.policy.absence)
+        // Rules of one path for different methods have one label, so all of them must say so.
+        let mut labelled =
+            live.routes.all().filter(|route| *route.label == *unknown.about.route).peekable();
+        let is_known = labelled.peek().is_some();
+        let is_proof = labelled.all(|route| route.rules.policy.absence == Absence::Proof);
+        if is_known && is_proof { Absence::Proof } else { Absence::default() }
     }
 }
 

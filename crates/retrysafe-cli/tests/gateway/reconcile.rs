@@ -185,8 +185,23 @@ fn not_found_is_refused_before_the_settle_time_and_proves_nothing_unless_the_rou
             moments(&shown, "looked_up").iter().map(|moment| moment["found"].clone()).collect();
         assert!(asked >= 2 && found.contains(&json!("not found")), "{asked} {found:?}");
     };
+    // Of two rules for one path the one for another method says so.
+    let is_proof_of_another_method = || {
+        let rule = |method: &str, absence: &str| {
+            format!(
+                "[[route]]\npath = \"/pay\"\nmethods = [\"{method}\"]\n{absence}{WITHIN_STEADY}"
+            )
+        };
+        let rules = rule("PATCH", "absence = \"proof\"\n") + &rule("POST", "");
+        let more = format!("{SIMPLE}{rules}");
+        let (upstream, _gateway, answer, asked) =
+            told_with(On::Disk, reply(404, "{}"), &timed_config(STEADY, &more));
+        assert_eq!((answer.code().as_str(), upstream.count("/pay")), ("outcome_unknown", 1));
+        assert!(asked >= 1);
+    };
     // All at once: each spends most of its time waiting.
     std::thread::scope(|all| {
+        all.spawn(is_proof_of_another_method);
         for store in BOTH {
             all.spawn(move || proves_nothing(store));
             all.spawn(move || is_proof(store));

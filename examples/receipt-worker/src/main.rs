@@ -14,10 +14,12 @@
 mod receivers;
 
 use std::error::Error;
-use std::time::Duration;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 use retrysafe::outbox::Worker;
 use retrysafe::stores::postgres::migrate;
+use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -27,13 +29,21 @@ const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// One connection for each kind and two more, and some for bursts.
 const CONNECTIONS_MAX: u32 = 8;
 
+/// How long a database that cannot be reached is waited for at the start: as long as a restart or a fail-over should take.
+const DATABASE_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The pause between two tries.
+const DATABASE_PAUSE: Duration = Duration::from_millis(500);
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     // From here on a signal to end finds somebody who waits for what is under way.
     let mut told_to_stop = signal(SignalKind::terminate())?;
     let url = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL names no database")?;
-    migrate(&url.parse()?).await?;
-    let pool = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).connect(&url).await?;
+    let pool = tokio::select! {
+        connected = connect_patiently(&url) => connected?,
+        _ = told_to_stop.recv() => return Ok(()),
+    };
     let client = reqwest::Client::new();
     let mut worker = Worker::new(pool);
     for (kind, receiver) in receivers::all() {
@@ -47,4 +57,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     Err("some deliveries are left: other workers find them when their leases are over".into())
+}
+
+/// Connects, and waits for a database that is not there yet.
+async fn connect_patiently(url: &str) -> Result<PgPool, Box<dyn Error>> {
+    let begun = Instant::now();
+    loop {
+        match connect(url).await {
+            Err(error) if begun.elapsed() < DATABASE_WAIT_MAX => {
+                // Nobody may read it; then there is nobody to tell.
+                let _ = writeln!(std::io::stderr(), "the database is waited for: {error}");
+                tokio::time::sleep(DATABASE_PAUSE).await;
+            }
+            connected => return connected,
+        }
+    }
+}
+
+async fn connect(url: &str) -> Result<PgPool, Box<dyn Error>> {
+    migrate(&url.parse()?).await?;
+    Ok(PgPoolOptions::new().max_connections(CONNECTIONS_MAX).connect(url).await?)
 }

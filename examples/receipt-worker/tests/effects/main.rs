@@ -26,5 +26,6 @@ mod process;
 #[path = "../../src/receivers.rs"]
 mod receivers;
 mod soak;
+mod starts;
 mod wire;
 mod world;

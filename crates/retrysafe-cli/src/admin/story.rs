@@ -158,7 +158,7 @@ fn commands(record: &Record, planned: Option<u32>) -> Vec<Value> {
             told.push(command(
                 "it was executed, and you have its answer",
                 format!(
-                    "retrysafe unknown resolve {about} --outcome completed --status 201 --body-file answer.json --reason '…'"
+                    "retrysafe unknown resolve {about} --outcome completed --status 201 --header 'Content-Type: application/json' --body-file answer.json --reason '…'"
                 ),
             ));
             if record.flow.is_none() {

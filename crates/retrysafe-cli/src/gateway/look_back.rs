@@ -41,7 +41,7 @@ pub(crate) async fn look_back(
     if abandoned > 0 {
         tracing::warn!(
             count = abandoned,
-            "{} when this store was last closed, and nobody knows their outcome: see `retrysafe \
+            "{} when this store was last closed, and nobody knows the outcome: see `retrysafe \
              unknown list`",
             were_running(abandoned)
         );
@@ -60,7 +60,7 @@ pub(crate) async fn look_back(
         if left > 0 {
             tracing::warn!(
                 count = left,
-                "{} when this gateway last ended, and nobody knows their outcome: see `retrysafe \
+                "{} when this gateway last ended, and nobody knows the outcome: see `retrysafe \
                  unknown list`",
                 were_running(left)
             );

@@ -66,6 +66,9 @@ impl Draft {
                 "--jwks-url is not set: where does the issuer of the tokens publish its keys? Without them nobody \
                  can tell a true `{claim}` from a forged one"
             )),
+            (Callers::Claim(_), Some(url)) if !is_key_server(url) => wrong.push(
+                "--jwks-url: is not a URL such as https://id.example/jwks.json, without a name and a password".into(),
+            ),
             (Callers::Claim(_), Some(_)) | (_, None) => {}
             (_, Some(_)) => wrong.push("--jwks-url: is only for --callers jwt:CLAIM".into()),
         }
@@ -207,6 +210,13 @@ fn routes_text(routes: &[String]) -> String {
 /// A text as TOML writes it, whatever is in it.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
+}
+
+/// Whether keys can be read from a URL: a server's, and a path of it.
+fn is_key_server(text: &str) -> bool {
+    let Ok(uri) = text.parse::<Uri>() else { return false };
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    config::server(text.strip_suffix(path).unwrap_or(text)).is_some()
 }
 
 /// Why a text is not the base URL of an API, with a cure that fits. What stands in it may be a password and is not repeated.

@@ -86,6 +86,11 @@ fn init_says_what_is_wrong_and_writes_nothing() {
         (&["--upstream", "127.0.0.1:3000"], "http://127.0.0.1:3000"),
         (&["--upstream", UPSTREAM, "--route", "payments"], "--route: \"payments\""),
         (&["--upstream", UPSTREAM, "--callers", "jwt:sub"], "--jwks-url is not set"),
+        // Once it was written, and the check of the file refused it.
+        (
+            &["--upstream", UPSTREAM, "--callers", "jwt:sub", "--jwks-url", "/keys"],
+            "--jwks-url: is",
+        ),
         (&["--upstream", UPSTREAM, "--output", "C:\\retrysafe.toml"], "backslash"),
         (&["--upstream", UPSTREAM, "--output", "."], "is a folder"),
         (&["--upstream", UPSTREAM, "--output", "missing/r.toml"], "no such folder"),

@@ -112,6 +112,10 @@ upstream_timeout = "3s"
         format!("curl -H 'Authorization: Bearer {}' http://{}/api/v1/keys", self.token, self.admin)
     }
 
+    pub(crate) fn dashboard_line(&self) -> String {
+        format!("http://{}/   (its token: {})", self.admin, self.token)
+    }
+
     /// Waits until the gateway says that it is ready.
     async fn ready(&self) -> Result<(), String> {
         let probe = Probe::new(Duration::from_secs(1), 50);

@@ -72,14 +72,18 @@ impl Demo {
         let told = crowd.protected(&mut gateway).await?;
         let safe = Ledger::of(&shop.charges(), &told);
         let kills = gateway.kills();
+        shop.calm_down();
 
         say(&format!("\n{}", Ledger::side_by_side(&bare, &safe)));
-        say(&format!("The gateway was killed (SIGKILL) {kills} time(s) during the protected run."));
+        let times = if kills == 1 { "once".to_owned() } else { format!("{kills} times") };
+        say(&format!("The gateway was killed (SIGKILL) {times} during the protected run."));
         let is_kept = safe.doubles == 0 && safe.lost == 0 && safe.differing == 0 && kills > 0;
         if self.once {
             return Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        say("\nIt is still up. Try it (the second line replays, the third is refused):\n");
+        say(
+            "\nIt is still up, and its provider makes no more faults. Try it (the second line replays, the third is refused):\n",
+        );
         say(&gateway.curl_lines());
         say(&format!("the gateway    http://{}", gateway.address()));
         say(&format!(
@@ -87,6 +91,7 @@ impl Demo {
             shop.address()
         ));
         say(&format!("the operators  {}", gateway.admin_line()));
+        say(&format!("the dashboard  {}", gateway.dashboard_line()));
         say("\nCtrl-C ends the demo.");
         // The only way on from here is a signal, and that is the way it should end.
         told_to_end().await;

@@ -352,7 +352,8 @@ fn store(file: &File, wrong: &mut Vec<Complaint>) -> Option<StoreUrl> {
 
 fn top_upstream(text: Option<&str>, wrong: &mut Vec<Complaint>) -> Option<Upstream> {
     let Some(text) = text else {
-        wrong.push(Complaint::new("upstream", "is not set: which API is to be protected?"));
+        let what = "is not set: which API is to be protected? Say --upstream http://127.0.0.1:3000, or let `retrysafe init` write a file";
+        wrong.push(Complaint::new("upstream", what));
         return None;
     };
     upstream::read(text).map_err(|what| wrong.push(Complaint::new("upstream", what))).ok()

@@ -54,19 +54,54 @@ impl fmt::Display for Upstream {
 }
 
 /// What an upstream may look like.
-const FORMS: &str = "is not a base URL such as http://127.0.0.1:3000, without path and password; https://, h2c:// (HTTP/2 without \
-                     TLS), h2:// (HTTP/2 over TLS) and unix:/path/to/socket are the other forms";
+const FORMS: &str = "is not a base URL such as http://127.0.0.1:3000; https://, h2c:// (HTTP/2 without TLS), h2:// (HTTP/2 over TLS) \
+                     and unix:/path/to/socket are the other forms";
+
+/// What is wrong with a port that no server can have.
+const NO_PORT: &str = "has a port that is not from 1 to 65535";
 
 /// Reads an upstream.
 ///
 /// # Errors
 ///
-/// What is wrong with it. The text itself is not repeated: it may hold a password.
+/// What is wrong with it, with a cure that fits. The text itself is not repeated: it may hold a password.
 pub(crate) fn read(text: &str) -> Result<Upstream, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return socket(path);
     }
-    base(text).ok_or_else(|| FORMS.to_owned())
+    base(text).ok_or_else(|| unfit(text))
+}
+
+/// Why a text is not the base URL of an API, and what to write instead.
+fn unfit(text: &str) -> String {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number(text) {
+        let right = |port| format!("is only a port: write http://127.0.0.1:{port}");
+        return read_port(text).map_or_else(|| NO_PORT.into(), right);
+    }
+    let has_scheme = text.contains("://");
+    let whole = if has_scheme { text.to_owned() } else { format!("http://{text}") };
+    let uri = whole.parse::<Uri>().ok();
+    let parts = uri.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?)));
+    let Some((scheme, authority)) = parts else { return FORMS.into() };
+    if !matches!(scheme, "http" | "https" | "h2c" | "h2") {
+        return FORMS.into();
+    }
+    if authority.as_str().contains('@') {
+        return "has a user name or a password in it; callers send their credentials themselves, so leave it out".into();
+    }
+    match port_text(authority) {
+        Some(port) if !is_number(port) => return FORMS.into(),
+        Some(port) if read_port(port).is_none() => return NO_PORT.into(),
+        Some(_) | None => {}
+    }
+    let is_bare = uri.as_ref().is_some_and(is_bare);
+    if is_bare && !has_scheme {
+        return format!("lacks its beginning: write {scheme}://{authority}");
+    }
+    format!(
+        "has a path or a query; a request's path is passed on as it comes, so write {scheme}://{authority}"
+    )
 }
 
 /// The server of an `http` or `https` URL without path and password.
@@ -84,10 +119,30 @@ fn base(url: &str) -> Option<Upstream> {
         _ => return None,
     };
     let authority = uri.authority()?.clone();
-    let is_bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
-    let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+    let port = match port_text(&authority) {
+        None | Some("") => Some(if tls { 443 } else { 80 }),
+        Some(port) => read_port(port),
+    }?;
     let has_password = authority.as_str().contains('@');
-    (is_bare && !has_password).then_some(Upstream { tls, http2, authority, port, socket: None })
+    let is_base = is_bare(&uri) && !has_password;
+    is_base.then_some(Upstream { tls, http2, authority, port, socket: None })
+}
+
+/// Whether a URL ends with its server.
+fn is_bare(uri: &Uri) -> bool {
+    uri.path_and_query().is_none_or(|path| path.as_str() == "/")
+}
+
+/// What is written as the port, whatever it is: `Authority::port` is silent about a number that is too large.
+fn port_text(authority: &Authority) -> Option<&str> {
+    let text = authority.as_str();
+    let server = text.rsplit_once('@').map_or(text, |(_, server)| server);
+    server.strip_prefix(authority.host())?.strip_prefix(':')
+}
+
+/// A port that a server can have.
+fn read_port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port > 0)
 }
 
 /// The longest path that the system takes for a socket: 108 bytes with the NUL at the end.
@@ -250,6 +305,15 @@ mod tests {
             assert_eq!(read(text).unwrap().to_string(), text);
         }
         assert_eq!(read("http://a/").unwrap().to_string(), "http://a");
+        for (text, port) in [
+            ("http://a", 80),
+            ("https://[::1]", 443),
+            ("http://a:", 80),
+            ("http://[::1]:65535", 65535),
+        ] {
+            assert_eq!(read(text).unwrap().port, port, "{text}");
+        }
+        assert!(server("http://a:99999").is_none() && server("http://a:0").is_none());
         assert!(server("h2c://a").is_none() && server("unix:/a").is_none());
     }
 
@@ -257,9 +321,22 @@ mod tests {
     fn what_is_no_upstream_is_refused_without_being_repeated() {
         let long = format!("unix:/{}", "a".repeat(107));
         for (text, part) in [
-            ("http://a/path", "without path"),
-            ("http://me:hunter2@a", "without path and password"),
+            ("http://a/path", "so write http://a"),
+            ("h2c://a:1/path?x=1", "so write h2c://a:1"),
+            ("http://me:hunter2@a", "leave it out"),
+            ("me:hunter2@a", "leave it out"),
+            ("http://me:hunter2@a:0/b", "leave it out"),
             ("ws://a", "base URL"),
+            ("http:/a", "base URL"),
+            ("C:\\api", "base URL"),
+            ("", "base URL"),
+            ("a.example", "write http://a.example"),
+            ("[::1]:3000", "write http://[::1]:3000"),
+            ("3000", "write http://127.0.0.1:3000"),
+            ("99999", "1 to 65535"),
+            ("http://a:0", "1 to 65535"),
+            ("http://[::1]:65536", "1 to 65535"),
+            ("a:99999", "1 to 65535"),
             ("unix:relative.sock", "whole path"),
             ("unix:///run/a.sock", "slashes too many"),
             ("unix:/run/", "no socket"),

@@ -60,7 +60,8 @@ impl Draft {
     /// Everything that is wrong with it, each with the flag that says it.
     pub(super) fn complaints(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        wrong.extend(unfit_upstream(&self.upstream).map(|what| format!("--upstream: {what}")));
+        let upstream = config::upstream::read(&self.upstream).err();
+        wrong.extend(upstream.map(|what| format!("--upstream: {what}")));
         match (&self.callers, &self.jwks_url) {
             (Callers::Claim(claim), None) => wrong.push(format!(
                 "--jwks-url is not set: where does the issuer of the tokens publish its keys? Without them nobody \
@@ -217,29 +218,6 @@ fn is_key_server(text: &str) -> bool {
     let Ok(uri) = text.parse::<Uri>() else { return false };
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     config::server(text.strip_suffix(path).unwrap_or(text)).is_some()
-}
-
-/// Why a text is not the base URL of an API, with a cure that fits. What stands in it may be a password and is not repeated.
-fn unfit_upstream(text: &str) -> Option<String> {
-    if config::upstream::read(text).is_ok() {
-        return None;
-    }
-    let uri = text.parse::<Uri>().ok();
-    let authority = uri.as_ref().and_then(|uri| uri.authority());
-    let host = authority.map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
-    let has_password = authority.is_some_and(|authority| authority.as_str().contains('@'));
-    let scheme = uri.as_ref().and_then(|uri| uri.scheme_str());
-    let is_http = matches!(scheme, Some("http" | "https"));
-    Some(match (host, scheme) {
-        (Some(_), Some(_)) if has_password => {
-            "has a user name or a password in it; callers send their credentials themselves, so leave it out".into()
-        }
-        (Some(host), Some(scheme)) if is_http => format!(
-            "has a path or a query; a request's path is passed on as it comes, so write {scheme}://{host}"
-        ),
-        (Some(host), None) if !has_password => format!("lacks its beginning: write http://{host}"),
-        (_, _) => "is not a base URL such as http://127.0.0.1:3000".into(),
-    })
 }
 
 #[cfg(test)]

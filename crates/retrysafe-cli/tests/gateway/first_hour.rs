@@ -107,6 +107,44 @@ fn init_says_what_is_wrong_and_writes_nothing() {
     assert!(code == 2 && err.contains("jwt:CLAIM"), "{err}");
 }
 
+/// `init`, `config check` and `serve` say the same of an upstream that cannot be one.
+#[test]
+fn an_upstream_that_does_not_fit_is_refused_with_its_cure_by_every_command() {
+    for (upstream, told) in [
+        ("http://127.0.0.1:99999", "has a port that is not from 1 to 65535"),
+        ("http://127.0.0.1:0", "has a port that is not from 1 to 65535"),
+        ("127.0.0.1:99999", "has a port that is not from 1 to 65535"),
+        ("127.0.0.1:3000", "lacks its beginning: write http://127.0.0.1:3000"),
+        (
+            "localhost:3000/api",
+            "has a path or a query; a request's path is passed on as it comes, so write http://localhost:3000",
+        ),
+        (
+            "http://127.0.0.1:3000/api",
+            "has a path or a query; a request's path is passed on as it comes, so write http://127.0.0.1:3000",
+        ),
+        ("http://me:hunter2@127.0.0.1:3000", "so leave it out"),
+        ("3000", "is only a port: write http://127.0.0.1:3000"),
+    ] {
+        for command in [&["init"][..], &["config", "check"], &["serve"]] {
+            let folder = tempfile::tempdir().unwrap();
+            let arguments = [command, &["--upstream", upstream]].concat();
+            let (code, out, err) = program(&arguments, folder.path());
+            assert!(code == 1 && err.contains("--upstream: "), "{arguments:?}: {out}{err}");
+            assert!(err.contains(told) && !err.contains("hunter2"), "{arguments:?}: {out}{err}");
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{arguments:?}");
+        }
+    }
+}
+
+#[test]
+fn a_start_without_an_upstream_says_how_to_name_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, _, err) = program(&["serve"], folder.path());
+    assert!(code == 1 && err.contains("--upstream http://127.0.0.1:3000"), "{err}");
+    assert!(err.contains("retrysafe init"), "{err}");
+}
+
 #[test]
 fn init_asks_on_a_terminal() {
     let folder = tempfile::tempdir().unwrap();

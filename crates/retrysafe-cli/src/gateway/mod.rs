@@ -45,6 +45,7 @@ mod proxy;
 mod published;
 mod reconcile;
 mod request_log;
+mod reserved_address;
 pub(crate) mod route;
 mod scope;
 mod sender;

@@ -11,7 +11,6 @@ use retrysafe::stores::postgres::PostgresStore;
 use retrysafe::upkeep::Tending;
 use retrysafe_core::event;
 use retrysafe_core::store::Store;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -25,6 +24,7 @@ use super::live::Live;
 use super::look_back::look_back;
 use super::lookup_desk::GatewayDesk;
 use super::request_log::RequestLog;
+use super::reserved_address::{ReservedAddress, ReservedAddresses};
 use super::upkeep;
 use crate::Failure;
 use crate::admin::{self, Admin, Operators, Settings, StoreFacts};
@@ -60,6 +60,8 @@ pub(crate) fn serve(
     let metrics = telemetry::metrics()?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Before the store, so that a start that must fail makes no files.
+    let addresses = ReservedAddresses::take(&config)?;
     // Nobody is served before the store is read and verified.
     let Some((store, signals)) = runtime.block_on(open_unless_stopped(&config, clock))? else {
         tracing::info!("stopped before the store was open");
@@ -104,6 +106,7 @@ pub(crate) fn serve(
         let first_owner = looked_back.first_owner;
         let served = run(
             config,
+            addresses,
             store,
             outbox,
             first_owner,
@@ -158,6 +161,7 @@ struct ShownFacts {
 #[expect(clippy::too_many_arguments, reason = "what a gateway is made of")]
 async fn run<S: Store>(
     config: Config,
+    addresses: ReservedAddresses,
     store: Arc<S>,
     outbox: Option<PostgresStore>,
     first_owner: u64,
@@ -169,11 +173,8 @@ async fn run<S: Store>(
     metrics: PrometheusHandle,
     reload: impl Fn() -> Result<Loaded, config::Wrong>,
 ) -> Result<(), Failure> {
-    let listener = bind(config.listen, "--listen").await?;
-    let admin_listener = match &config.admin {
-        Some(settings) => Some(bind(settings.listen, "--admin").await?),
-        None => None,
-    };
+    let listener = addresses.callers.listen()?;
+    let admin_listener = addresses.operators.map(ReservedAddress::listen).transpose()?;
     let operators = operators(&config)?;
     report.at_start(&config);
     let (stop, stopped) = watch::channel(false);
@@ -295,15 +296,6 @@ fn take<S: Store>(
         }
         Err(why) => tracing::error!(why, "configuration kept: the new one is not taken"),
     }
-}
-
-async fn bind(address: std::net::SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
-        let is_taken = error.kind() == std::io::ErrorKind::AddrInUse;
-        let cure =
-            if is_taken { format!(". Choose another address with {flag}") } else { String::new() };
-        format!("{address}: {error}{cure}").into()
-    })
 }
 
 /// Who may ask the admin listener: with the token that is set, or that is kept beside the store, and with those that have names.

@@ -145,6 +145,21 @@ fn a_start_without_an_upstream_says_how_to_name_one() {
     assert!(err.contains("retrysafe init"), "{err}");
 }
 
+// The store was made first: 193 MB stayed behind although nobody was ever served.
+#[test]
+fn a_start_whose_address_is_taken_leaves_nothing_behind() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let other = free().to_string();
+    for (listen, admin, flag) in [(&taken, &other, "--listen"), (&other, &taken, "--admin")] {
+        let folder = tempfile::tempdir().unwrap();
+        let arguments = ["serve", "--upstream", UPSTREAM, "--listen", listen, "--admin", admin];
+        let (code, out, err) = program(&arguments, folder.path());
+        assert!(code == 1 && err.contains(&taken) && err.contains(flag), "{out}{err}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{flag}");
+    }
+}
+
 #[test]
 fn init_asks_on_a_terminal() {
     let folder = tempfile::tempdir().unwrap();

@@ -36,6 +36,7 @@ mod warnings;
 mod webhook_file;
 pub(crate) mod webhooks;
 mod worker;
+mod wrong_kind;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -222,7 +223,10 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
             }
         }
         let settings = rules::route(table, &default_settings, &at, &mut wrong);
-        routes.push(rules::rules(&settings, &fingerprint, &at, has_jwt, &mut wrong));
+        let mut of_route = Vec::new();
+        routes.push(rules::rules(&settings, &fingerprint, &at, has_jwt, &mut of_route));
+        of_route.retain(|complaint| !rules::is_inherited(complaint, table, &at, &wrong));
+        wrong.extend(of_route);
     }
     let lookups = lookup::read_all(file, &routes, &defaults, &mut wrong);
     let labels: Vec<&str> = routes.iter().chain([&defaults]).map(|route| &*route.path).collect();

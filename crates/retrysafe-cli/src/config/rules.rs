@@ -268,7 +268,7 @@ pub(crate) fn rules(
             Err(what) => complain("scope", what),
         }
     }
-    if scope.is_empty() {
+    if complete.scope.as_ref().is_some_and(Vec::is_empty) {
         complain("scope", "names nobody; use const:TEXT if all callers are one".into());
     }
     let cors = Cors::read(complete).unwrap_or_else(|what| {
@@ -297,6 +297,24 @@ pub(crate) fn rules(
         upstream_timeout,
         cors,
     }
+}
+
+/// Whether a route is only wrong because the defaults are, whose complaint stands among those `told`. `at` is the place of the route.
+pub(crate) fn is_inherited(
+    complaint: &Complaint,
+    table: &RouteSettings,
+    at: &str,
+    told: &[Complaint],
+) -> bool {
+    let Some(name) = complaint.setting.strip_prefix(at).and_then(|rest| rest.strip_prefix('.'))
+    else {
+        return false;
+    };
+    let own = serde_json::to_value(table).unwrap_or_default();
+    let is_own = own.get(name).is_some_and(|value| !value.is_null());
+    let setting = format!("defaults.{name}");
+    let is_same = |other: &Complaint| other.setting == setting && other.what == complaint.what;
+    !is_own && told.iter().any(is_same)
 }
 
 /// What is wrong with a table that would keep larger answers than its store can hold: they would be

@@ -14,6 +14,7 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 use super::file::File;
+use super::wrong_kind;
 
 /// One thing that is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,14 +115,19 @@ pub(crate) fn read(text: &str) -> Source {
     let broken_lines: Vec<usize> = complaints.iter().filter_map(Complaint::line).collect();
     let mut has_gaps = !complaints.is_empty();
     let mut walk = Walk { text, broken_lines, origins: Origins::default(), complaints: Vec::new() };
-    walk.table(tree.get_mut(), &schema(), "");
+    let schema = schema();
+    walk.table(tree.get_mut(), &schema, "");
     let Walk { origins, complaints: unknown, .. } = walk;
     complaints.extend(unknown);
     let file = loop {
         match File::deserialize(Deserializer::from(tree.clone())) {
             Ok(file) => break file,
             Err(error) => {
-                let told = complaint(&error, &origins, text);
+                let mut told = complaint(&error, &origins, text);
+                let written = error.span().and_then(|span| text.get(span)).unwrap_or_default();
+                let of_setting = at(&schema, &told.setting);
+                let cure = wrong_kind::cure(&told.what, written, &told.setting, of_setting);
+                told.what = cure.unwrap_or(told.what);
                 let is_out = take_out(tree.get_mut(), "", &told.setting);
                 complaints.push(told);
                 if !is_out {
@@ -156,6 +162,16 @@ pub(crate) fn member<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     let named = alternatives(schema).find_map(|schema| schema.get("properties")?.get(name));
     let any = || schema.get("additionalProperties").filter(|any| any.is_object());
     named.or_else(any)
+}
+
+/// The schema of a setting by its whole name, such as `route[1].lease`.
+fn at<'a>(schema: &'a Value, setting: &str) -> Option<&'a Value> {
+    setting.split('.').try_fold(schema, |schema, name| match name.split_once('[') {
+        None => member(schema, name),
+        Some((list, _)) => {
+            alternatives(member(schema, list)?).find_map(|schema| schema.get("items"))
+        }
+    })
 }
 
 /// The names of all members.
@@ -366,7 +382,9 @@ mod tests {
         for (text, place, part) in [
             ("[defaults]\nttl = '3 parsecs'\n", "line 2, column 7", "length of time"),
             ("[defaults]\ndialect = 'klingon'\n", "line 2, column 11", "stripe"),
-            ("listen = 3\n", "line 1, column 10", "string"),
+            ("listen = 3\n", "line 1, column 10", "write \"3\""),
+            ("[[route]]\npath = '/x'\nlease = 5\n", "line 3, column 9", "write \"5s\""),
+            ("held_bytes_max = 1024\n", "line 1, column 18", "write \"1024B\""),
             ("[[route]]\npath = '/x'\nkey = 'maybe'\n", "line 3, column 7", "optional"),
             ("listen = \n", "line 1", ""),
         ] {

@@ -294,6 +294,8 @@ mod tests {
         let header =
             Draft { callers: Callers::Header("Idempotency-Key".into()), ..Draft::sample() };
         assert!(header.complaints()[0].starts_with("--callers: "), "{:?}", header.complaints());
+        let spaced = Draft { callers: Callers::Header("X Bad".into()), ..Draft::sample() };
+        assert_eq!(spaced.complaints().len(), 1, "{:?}", spaced.complaints());
         let needless = Draft { jwks_url: Some("https://id.example".into()), ..Draft::sample() };
         assert!(needless.complaints()[0].starts_with("--jwks-url: is only for"));
         for text in ["tenant", "header", "header:", "credential:x"] {

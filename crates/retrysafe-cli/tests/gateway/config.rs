@@ -181,6 +181,51 @@ fn one_check_names_everything_that_is_wrong() {
     assert!(!told.contains("`upstream`: is not set"), "{told}");
 }
 
+#[test]
+fn what_is_inherited_is_named_once_where_it_is_written() {
+    let routes = "[[route]]\npath = \"/a\"\n[[route]]\npath = \"/b\"\n";
+    let up = "upstream = \"http://127.0.0.1:1\"\n";
+    let (code, told) = check(&format!("{up}[defaults]\nscope = [\"planet\"]\n{routes}"));
+    assert!(code == 1 && told.contains("line 3, column 1: `defaults.scope`: \"planet\""), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    // A route that writes the same mistake again is named, too.
+    let again = format!("{up}[defaults]\nscope = [\"planet\"]\n{routes}scope = [\"planet\"]\n");
+    let (_, told) = check(&again);
+    assert!(
+        told.lines().count() == 2 && told.contains("line 8, column 1: `route[1].scope`"),
+        "{told}"
+    );
+    // What is wrong only together with the defaults is the route's own.
+    let together = format!("{up}[defaults]\nlease_max = \"2m\"\n{routes}lease = \"5m\"\n");
+    let (_, told) = check(&together);
+    assert!(told.lines().count() == 1 && told.contains("`route[1].lease_max`"), "{told}");
+    let (_, told) = check(&format!("{up}[defaults]\nscope = []\n"));
+    assert!(told.contains("names nobody"), "{told}");
+}
+
+#[test]
+fn a_value_of_another_kind_is_answered_with_how_to_write_it() {
+    for (toml, told) in [
+        ("[defaults]\nlease = 60\n", "`defaults.lease`: is a number: write \"60s\""),
+        ("[defaults]\nrequest_bytes_max = \"many\"\n", "`defaults.request_bytes_max`"),
+        ("[defaults]\nmethods = \"POST\"\n", "`defaults.methods`: is not a list: write [\"POST\"]"),
+        ("listen = 8080\n", "`listen`: is a number: write \"8080\""),
+        ("threads = \"2\"\n", "`threads`: is a text: write 2"),
+        ("h2c = \"true\"\n", "`h2c`: is a text: write true"),
+        (
+            "[defaults]\nkey = 1\n",
+            "`defaults.key`: write one of \"required\", \"optional\", \"off\"",
+        ),
+        ("h2c = 1\n", "`h2c`: is a number: write true or false"),
+        ("admin = \"127.0.0.1:1\"\n", "`admin`: is not a table: write [admin]"),
+        ("[defaults]\nscope = [1]\n", "`defaults.scope`: is a number: write \"1\""),
+    ] {
+        let (code, shown) = check(&format!("upstream = \"http://127.0.0.1:1\"\n{toml}"));
+        assert!(code == 1 && shown.contains(told), "{toml}: {shown}");
+        assert!(!shown.contains("expected"), "{toml}: {shown}");
+    }
+}
+
 /// The bound of the check is no guess: an answer of this size is kept and replayed.
 #[test]
 fn the_largest_answer_that_the_check_admits_is_kept() {

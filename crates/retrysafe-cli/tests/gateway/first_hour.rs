@@ -161,6 +161,15 @@ fn a_start_whose_address_is_taken_leaves_nothing_behind() {
 }
 
 #[test]
+fn init_says_once_what_is_wrong_with_callers_and_names_only_what_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["init", "--upstream", UPSTREAM, "--callers", "header:X Bad"];
+    let (code, _, err) = program(&arguments, folder.path());
+    assert!(code == 1 && err.contains("\"X Bad\" is not a header name"), "{err}");
+    assert!(err.lines().count() == 1 && !err.contains("const:"), "{err}");
+}
+
+#[test]
 fn init_asks_on_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = on_terminal(&format!("{PROGRAM} init"), folder.path(), &[]);

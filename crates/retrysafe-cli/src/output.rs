@@ -89,6 +89,11 @@ pub(crate) fn fitted(titles: &[&str], rows: &[Vec<String>], flexible: &[&str]) {
     }
 }
 
+/// A number of things, with the noun that goes with it.
+pub(crate) fn counted(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
 /// How long ago a time is, in one unit; of a time that is to come, in how long. The store's clock and ours may differ by
 /// a little.
 pub(crate) fn age(at: &str) -> String {

@@ -1,6 +1,7 @@
 //! How is it told, with the clause it rests on and how to mend it?
 
 use super::request::Template;
+use crate::output::counted;
 
 /// How a case ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -394,8 +395,8 @@ impl Report {
 
     fn summary(&self) -> String {
         format!(
-            "{} faults, {} weak, {} passed, {} undecided; dialect: {}",
-            self.count(Verdict::Fault),
+            "{}, {} weak, {} passed, {} undecided; dialect: {}",
+            counted(self.count(Verdict::Fault), "fault", "faults"),
             self.count(Verdict::Weak),
             self.count(Verdict::Pass),
             self.count(Verdict::Undecided),
@@ -409,13 +410,13 @@ impl Report {
         for finding in &self.findings {
             let About(id, title, _, fix) = finding.about();
             text.push_str(&format!(
-                "{:>7}  {id:<20} {title}\n{:>31}{}\n",
+                "{:>9}  {id:<20} {title}\n{:>32}{}\n",
                 finding.verdict.name(),
                 "",
                 finding.seen
             ));
             if matches!(finding.verdict, Verdict::Fault | Verdict::Weak) {
-                text.push_str(&format!("{:>31}{}\n{:>31}Mend: {fix}\n", "", finding.clause(), ""));
+                text.push_str(&format!("{:>32}{}\n{:>32}Mend: {fix}\n", "", finding.clause(), ""));
             }
         }
         text.push_str(&format!("\n{}\n", self.summary()));
@@ -476,5 +477,24 @@ impl Report {
             text.push_str(&format!("\n## What to mend\n\n{}", mends.concat()));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verdict_fits_its_column_and_one_fault_is_one() {
+        let all = [Verdict::Pass, Verdict::Fault, Verdict::Weak, Verdict::Note, Verdict::Undecided];
+        let finding = |verdict| Finding::new("disconnect", verdict, "seen".into());
+        let findings = all.map(finding).to_vec();
+        let report = Report { operation: "POST /".into(), findings, dialect: "none" };
+        let text = report.text();
+        let titles = text.lines().filter_map(|line| line.find("work goes on"));
+        let seen = text.lines().filter_map(|line| line.find("seen"));
+        let columns: Vec<usize> = titles.chain(seen).collect();
+        assert!(columns.len() == 10 && columns.iter().all(|at| *at == columns[0]), "{text}");
+        assert!(text.contains("\n1 fault, 1 weak, 1 passed, 1 undecided;"), "{text}");
     }
 }

@@ -39,7 +39,8 @@ pub(crate) fn run(
                 || "no file, flags and variables alone".into(),
                 |file| file.display().to_string(),
             );
-            output::say(&format!("valid: {routes} routes and the defaults ({file})"));
+            let routes = output::counted(routes, "route", "routes");
+            output::say(&format!("valid: {routes} and the defaults ({file})"));
             if let Some(Audit { operations, unguarded }) = audit {
                 let what = "operations that change something are not guarded";
                 output::say(&format!("{unguarded} of {operations} {what}"));

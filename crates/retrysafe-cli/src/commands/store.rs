@@ -251,7 +251,7 @@ async fn examine_server(
         }
         output::json(&told);
     } else {
-        output::say(&format!("{records} records"));
+        output::say(&output::counted(records, "record", "records"));
         for id in &damaged {
             output::say(&format!("{id}: damaged"));
         }

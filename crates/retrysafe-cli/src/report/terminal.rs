@@ -8,7 +8,7 @@ use std::path::Path;
 use retrysafe_core::policy::{KeyRule, Mode, OnServerError};
 
 use crate::config::{Anonymous, Config, RouteRules, token};
-use crate::output;
+use crate::output::{self, counted};
 
 /// Below this a line holds either a name or what is said about it.
 const WIDTH_MIN: usize = 72;
@@ -42,7 +42,8 @@ pub(super) fn lines(
     }
     let more = config.routes.len().saturating_sub(ROUTES_MAX);
     if more > 0 {
-        facts.push(("", format!("{more} more routes: `retrysafe config print`")));
+        let more = counted(more, "more route", "more routes");
+        facts.push(("", format!("{more}: `retrysafe config print`")));
     }
     for target in config.targets.iter().take(ROUTES_MAX) {
         facts.push(("requests below", format!("{} go on to {}", target.path, target.upstream)));
@@ -184,7 +185,8 @@ mod tests {
         assert!(told.lines().all(|line| line.chars().count() <= 100), "{told}");
         let none = lines(&config(0), None, "no", None);
         assert!(none.contains("no file") && none.contains("every path"), "{none}");
-        assert!(lines(&config(20), None, "no", None).contains("12 more routes"));
+        assert!(lines(&config(20), None, "no", None).contains("12 more routes:"));
+        assert!(lines(&config(9), None, "no", None).contains("1 more route:"));
     }
 
     #[test]

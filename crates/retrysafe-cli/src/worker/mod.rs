@@ -62,7 +62,8 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     let config = config::worker_config(flags, variables, files::complaints)?;
     if is_check {
-        output::say(&format!("valid: {} kinds of effects", config.effects.len()));
+        let kinds = output::counted(config.effects.len(), "kind", "kinds");
+        output::say(&format!("valid: {kinds} of effects"));
         return Ok(ExitCode::SUCCESS);
     }
     let _logging = telemetry::start(&config.log)?;

@@ -49,8 +49,8 @@ fn what_init_writes_by_flags_passes_the_check() {
             let (code, out, err) = program(&arguments, folder.path());
             assert!(code == 0 && out.contains("retrysafe serve"), "{arguments:?}: {out}{err}");
             let (code, out, err) = program(&["config", "check"], folder.path());
-            let valid =
-                format!("valid: {} routes and the defaults (retrysafe.toml)", routes.len() / 2);
+            let count = if routes.is_empty() { "0" } else { "2" };
+            let valid = format!("valid: {count} routes and the defaults (retrysafe.toml)");
             assert!(code == 0 && out.contains(&valid), "{arguments:?}: {out}{err}");
             assert!(!err.contains("warning"), "{err}");
         }
@@ -167,6 +167,15 @@ fn init_says_once_what_is_wrong_with_callers_and_names_only_what_it_takes() {
     let (code, _, err) = program(&arguments, folder.path());
     assert!(code == 1 && err.contains("\"X Bad\" is not a header name"), "{err}");
     assert!(err.lines().count() == 1 && !err.contains("const:"), "{err}");
+}
+
+#[test]
+fn one_route_is_not_told_of_as_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let init = ["init", "--upstream", UPSTREAM, "--route", "/payments"];
+    assert_eq!(program(&init, folder.path()).0, 0);
+    let (_, out, _) = program(&["config", "check"], folder.path());
+    assert_eq!(out, "valid: 1 route and the defaults (retrysafe.toml)\n");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use retrysafe::stores::any::{AnyStore, StoreUrl};
 use retrysafe_core::units::show_duration;
 
 use crate::config::token;
-use crate::config::{Config, LogFormat, RouteRules, ScopePart, file};
+use crate::config::{Admin, Config, LogFormat, RouteRules, ScopePart, file};
 use crate::log_queue::{Haste, LogQueue};
 use crate::store::durability;
 
@@ -79,7 +79,7 @@ impl StartReport {
             tracing::info!("the admin listener is off");
             return;
         };
-        tracing::info!(listen = %admin.listen, "operators connect");
+        tracing::info!(listen = %admin.listen, dashboard = dashboard(admin), "operators connect");
         if admin.token.is_none() {
             let path = token::path(&config.state_folder);
             tracing::info!(
@@ -88,6 +88,11 @@ impl StartReport {
             );
         }
     }
+}
+
+/// Where the dashboard is.
+fn dashboard(admin: &Admin) -> String {
+    format!("http://{}/", admin.listen)
 }
 
 /// What whoever tells callers apart by their credentials should know.

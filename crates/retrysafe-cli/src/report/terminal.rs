@@ -66,7 +66,10 @@ fn operators(config: &Config) -> Vec<(&'static str, String)> {
     let Some(admin) = &config.admin else {
         return vec![("operators", "nowhere: the admin listener is off".into())];
     };
-    let mut facts = vec![("operators connect to", format!("http://{}", admin.listen))];
+    let mut facts = vec![
+        ("operators connect to", format!("http://{}", admin.listen)),
+        ("dashboard", super::dashboard(admin)),
+    ];
     if admin.token.is_none() {
         let path = token::path(&config.state_folder);
         facts.push(("admin token", format!("in the file {}", path.display())));
@@ -176,7 +179,8 @@ mod tests {
             "callers by credential",
             "unknown, a retry never",
             "every other path",
-            "http://127.0.0.1:8081",
+            "operators connect to http://127.0.0.1:8081",
+            "dashboard http://127.0.0.1:8081/",
             "admin-token",
         ] {
             let words = told.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -250,6 +250,7 @@ fn a_start_in_a_terminal_says_what_holds_in_a_few_lines() {
         "callers by credential",
         "a 5xx means: not done",
         "operators connect to",
+        "dashboard http://127.0.0.1:",
         "admin-token",
     ] {
         assert!(words.contains(part), "lacks {part:?}: {told}");
@@ -276,6 +277,7 @@ fn json_on_a_terminal_and_silence_are_as_they_were_asked_for() {
         told.contains("\"config\":\"retrysafe.toml\"") && !told.contains("callers connect to"),
         "{told}"
     );
+    assert!(told.contains("\"dashboard\":\"http://127.0.0.1:"), "{told}");
     let folder = tempfile::tempdir().unwrap();
     let told = start_up(folder.path(), "[log]\nlevel = \"error\"\n", &[]);
     assert!(!told.contains("callers connect to"), "{told}");

@@ -7,6 +7,8 @@ mod reconcile;
 
 use std::path::PathBuf;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use retrysafe::stores::any::WallClock;
 
@@ -33,6 +35,26 @@ pub(crate) use reconcile::{CompareArgs, ReconcileCommand, ReportFormat, SideArg,
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Words that people try as commands, and what does what they most likely mean.
+const ELSEWHERE: [(&str, &[&str]); 1] = [(
+    "doctor",
+    &[
+        "`retrysafe store doctor` looks for damage in a store",
+        "`retrysafe healthcheck` asks a running gateway whether it is ready",
+    ],
+)];
+
+/// An error of the command line that names the commands that were most likely meant.
+pub(crate) fn with_hint(mut error: clap::Error) -> clap::Error {
+    let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    let hints = ELSEWHERE.iter().find(|(tried, _)| word.as_deref() == Some(*tried));
+    if let Some((_, hints)) = hints {
+        let hints = hints.iter().map(|hint| StyledStr::from(*hint)).collect();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hints));
+    }
+    error
 }
 
 #[derive(Debug, Subcommand)]
@@ -296,6 +318,7 @@ pub(crate) enum KeysCommand {
         #[command(flatten)]
         admin: AdminArgs,
         /// The first digits of its id or of its digest, the key itself, or a request's id.
+        #[arg(value_name = "ID")]
         text: String,
     },
     /// Find keys by what stands in a log line, whatever the scope.

@@ -56,7 +56,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the program does: reads its arguments, and carries its command out.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| args::with_hint(error).exit());
     // Before a store is opened: each of its segments is a descriptor, too.
     gateway::descriptors::raise_limit();
     // A variable that is not Unicode cannot be one of ours.
@@ -89,7 +89,9 @@ fn run(command: Command, variables: &BTreeMap<String, String>) -> Result<ExitCod
         Command::Store { command } => wait(commands::store::run(command, variables))??,
         Command::Stats { admin, top } => wait(commands::stats::run(&admin, top, variables))??,
         Command::Healthcheck { admin } => wait(async {
-            commands::admin_client::AdminClient::at(&admin, None)?.get("/readyz").await.map(|_| ())
+            commands::admin_client::AdminClient::at(&admin, None)?.get("/readyz").await?;
+            output::say("ready");
+            Ok::<(), Failure>(())
         })??,
         Command::Completions { shell } => {
             let mut arguments = Arguments::command();

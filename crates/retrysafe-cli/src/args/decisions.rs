@@ -26,6 +26,7 @@ pub(crate) enum UnknownCommand {
         #[command(flatten)]
         admin: AdminArgs,
         /// The first digits of its id or of its digest, the key itself, or a request's id.
+        #[arg(value_name = "ID")]
         text: String,
     },
     /// Ask the upstream about one key now. It is noted on the timeline, and uses up nothing of the schedule.
@@ -33,6 +34,7 @@ pub(crate) enum UnknownCommand {
         #[command(flatten)]
         admin: AdminArgs,
         /// The first digits of its id or of its digest, the key itself, or a request's id.
+        #[arg(value_name = "ID")]
         text: String,
     },
     /// Decide about an unknown key by evidence.
@@ -68,6 +70,7 @@ pub(crate) struct DecisionArgs {
     pub admin: AdminArgs,
     /// The keys: the first digits of their ids, or whatever else finds one. Without any, the filter
     /// says which.
+    #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     #[command(flatten)]
     pub filter: FilterArgs,

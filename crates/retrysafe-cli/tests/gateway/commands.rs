@@ -29,6 +29,14 @@ fn keys_are_listed_shown_and_decided_from_the_shell() {
     assert!(shown.contains("WHAT") && shown.contains("began"), "{shown}");
     let (_, found, _) = run(&["find", &kept]);
     assert!(found.contains("/fine"), "{found}");
+    let (code, out, err) = run(&["find", "nosuch"]);
+    assert!(
+        code == 1 && out.is_empty() && err.contains("no key is known by \"nosuch\""),
+        "{out}{err}"
+    );
+    let (code, out, _) = run(&["find", "nosuch", "--json"]);
+    let out: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, out["keys"].as_array().unwrap().len()), (1, 0));
 
     // Bulk verbs refuse to mean everything by accident.
     for verb in ["release", "expire"] {
@@ -40,6 +48,13 @@ fn keys_are_listed_shown_and_decided_from_the_shell() {
     let (code, out, err) =
         run(&["resolve", &id, "--outcome", "completed", "--status", "201", "--reason", "seen"]);
     assert!(code == 0 && out.contains("1 done"), "{out}{err}");
+    // A refusal is told in words.
+    let (code, out, err) = run(&["release", &id, "--reason", "x"]);
+    assert!(code == 1 && out.contains("0 done, 1 refused"), "{out}{err}");
+    assert!(
+        err.contains(&format!("{id}: 409: The record is completed")) && !err.contains('{'),
+        "{err}"
+    );
     // What a filter lists is shown and asked about. Nobody can be asked here.
     let (code, out, err) = run(&["release", "--state", "unknown", "--reason", "x"]);
     assert!(code == 1 && err.contains("release these 2 keys") && err.contains("--yes"), "{err}");
@@ -69,7 +84,8 @@ fn keys_are_listed_shown_and_decided_from_the_shell() {
     let elsewhere = tempfile::tempdir().unwrap();
     let (code, _, err) = program(&["keys", "list", "--admin", &admin], elsewhere.path());
     assert!(code == 1 && err.contains("401"), "{err}");
-    assert_eq!(program(&["healthcheck", "--admin", &admin], &gateway.folder).0, 0);
+    let (code, out, _) = program(&["healthcheck", "--admin", &admin], &gateway.folder);
+    assert_eq!((code, out.as_str()), (0, "ready\n"));
     assert_eq!(program(&["healthcheck", "--admin", "http://127.0.0.1:1"], &gateway.folder).0, 1);
 }
 

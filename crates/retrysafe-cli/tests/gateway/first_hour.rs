@@ -179,6 +179,17 @@ fn one_route_is_not_told_of_as_several() {
 }
 
 #[test]
+fn a_command_that_is_looked_for_in_the_wrong_place_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, _, err) = program(&["doctor"], folder.path());
+    assert_eq!(code, 2, "{err}");
+    assert!(
+        err.contains("retrysafe store doctor") && err.contains("retrysafe healthcheck"),
+        "{err}"
+    );
+}
+
+#[test]
 fn init_asks_on_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = on_terminal(&format!("{PROGRAM} init"), folder.path(), &[]);

@@ -231,7 +231,8 @@ impl Act<'_> {
             output::json(&json!({"verb": verb, "done": done, "refused": refused}));
         } else {
             for refusal in &refused {
-                output::complain(&harmless(&refusal.to_string(), false));
+                let part = |name: &str| refusal.get(name).and_then(Value::as_str).unwrap_or("-");
+                output::complain(&harmless(&format!("{}: {}", part("id"), part("why")), false));
             }
             if let ([key], [_]) = (chosen, &done[..])
                 && let Some(fence) = key.fence

@@ -33,13 +33,14 @@ pub(super) async fn run(
     let (keys, is_cut) = find(caller, text, limit).await?;
     if as_json {
         output::json(&json!({"keys": keys, "more": is_cut}));
-        return Ok(());
     }
     if keys.is_empty() {
-        output::say(&nothing(text))
-    } else {
-        list::table(&keys)
+        return Err(nothing(text).into());
     }
+    if as_json {
+        return Ok(());
+    }
+    list::table(&keys);
     if is_cut {
         output::complain(&format!("There may be more than these {limit}: --limit shows more."));
     }

@@ -7,7 +7,10 @@ use super::draft::{Callers, Draft};
 /// How often one question is asked: whoever types, or pastes, something else that often is not helped by once more.
 const TRIES_MAX: u32 = 10;
 
-const UPSTREAM: &str = "Which API shall be protected? Its base URL, such as http://127.0.0.1:3000";
+const UPSTREAM: &str = "Which API shall be protected? Its base URL";
+
+/// What most applications listen to in their own tutorials.
+const USUAL_UPSTREAM: &str = "http://127.0.0.1:3000";
 
 const CALLERS: &str = "How are its callers told apart?
   1  each has a credential: Authorization, or an API key in a header
@@ -47,8 +50,9 @@ impl<R: BufRead, W: Write> Asking<R, W> {
         routes: Vec<String>,
     ) -> Result<Draft, String> {
         let mut draft = Draft::sample();
-        draft.upstream = self.until_right(UPSTREAM, "upstream", |text| {
-            let upstream = text.to_owned();
+        let prompt = format!("upstream [{USUAL_UPSTREAM}]");
+        draft.upstream = self.until_right(UPSTREAM, &prompt, |text| {
+            let upstream = if text.is_empty() { USUAL_UPSTREAM } else { text }.to_owned();
             checked(Draft { upstream, ..Draft::sample() }).map(|draft| draft.upstream)
         })?;
         (draft.callers, draft.jwks_url) = match (callers, jwks_url) {
@@ -172,7 +176,10 @@ mod tests {
 
     #[test]
     fn the_shortest_answers_are_enough() {
-        let draft = answered("http://a\n\n\n").0.unwrap();
+        let (draft, asked) = answered("\n\n\n");
+        let draft = draft.unwrap();
+        assert!(asked.contains("upstream [http://127.0.0.1:3000]: "), "{asked}");
+        assert_eq!(draft.upstream, "http://127.0.0.1:3000");
         assert_eq!((draft.callers, draft.routes.len()), (Callers::Credential, 0));
         let draft = answered("http://a\n2\nhttps://id.example/jwks\n\n").0.unwrap();
         assert_eq!(draft.callers, Callers::Claim("sub".into()));

@@ -193,7 +193,7 @@ fn a_command_that_is_looked_for_in_the_wrong_place_is_named() {
 fn init_asks_on_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = on_terminal(&format!("{PROGRAM} init"), folder.path(), &[]);
-    answer(&mut child, folder.path(), "upstream: ", "localhost:3000\n");
+    answer(&mut child, folder.path(), "upstream [http://127.0.0.1:3000]: ", "localhost:3000\n");
     answer(&mut child, folder.path(), "write http://localhost:3000", "http://localhost:3000\n");
     answer(&mut child, folder.path(), "1 to 5 [1]: ", "4\n");
     answer(&mut child, folder.path(), "name: ", "session\n");
@@ -211,7 +211,12 @@ fn who_leaves_in_the_middle_of_the_questions_leaves_nothing_behind() {
     for goodbye in ["\u{3}", "\u{4}"] {
         let folder = tempfile::tempdir().unwrap();
         let mut child = on_terminal(&format!("{PROGRAM} init"), folder.path(), &[]);
-        answer(&mut child, folder.path(), "upstream: ", "http://localhost:3000\n");
+        answer(
+            &mut child,
+            folder.path(),
+            "upstream [http://127.0.0.1:3000]: ",
+            "http://localhost:3000\n",
+        );
         answer(&mut child, folder.path(), "1 to 5 [1]: ", goodbye);
         assert!(!child.wait().unwrap().success(), "{}", shown(folder.path()));
         assert!(!folder.path().join("retrysafe.toml").exists());

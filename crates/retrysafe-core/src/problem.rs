@@ -228,10 +228,18 @@ struct Row(StatusCode, &'static str, &'static str, &'static str);
 impl Refusal {
     /// The refusal in a policy's dialect, with the name that the policy gives to the key's header.
     pub fn problem(&self, policy: &Policy) -> Problem {
-        let Row(status, code, title, detail) = self.row();
-        let status = self.status_in(status, policy.dialect, policy.in_flight);
+        self.in_words(policy, &self.detail(policy))
+    }
+
+    /// The same for a request that has no key: where the text asks for a retry, it does not speak of one.
+    pub fn problem_without_key(&self, policy: &Policy) -> Problem {
+        self.in_words(policy, &self.detail(policy).replace(" with the same key", ""))
+    }
+
+    fn detail(&self, policy: &Policy) -> String {
+        let Row(_, _, _, detail) = self.row();
         let header = show_header_name(&policy.key_header);
-        let detail = match self {
+        match self {
             Self::KeyMissing => format!(
                 "This operation requires the header {header}, so that it can be retried safely."
             ),
@@ -266,14 +274,19 @@ impl Refusal {
             | Self::UpstreamFailed { .. }
             | Self::WebhookNotTaken { .. }
             | Self::KeyNotFound => detail.to_owned(),
-        };
+        }
+    }
+
+    fn in_words(&self, policy: &Policy, detail: &str) -> Problem {
+        let Row(status, code, title, _) = self.row();
+        let status = self.status_in(status, policy.dialect, policy.in_flight);
         let retry_after = self.retry_after();
         let (content_type, body) = match policy.dialect {
             Dialect::Ietf | Dialect::Conflict => (
                 "application/problem+json",
-                self.document(status, code, title, &detail, retry_after),
+                self.document(status, code, title, detail, retry_after),
             ),
-            Dialect::Stripe => ("application/json", self.stripe(code, &detail)),
+            Dialect::Stripe => ("application/json", self.stripe(code, detail)),
         };
         let page = format!("<{}>; rel=\"describedby\"", self.page());
         let page = HeaderValue::try_from(page).ok().map(|page| (header::LINK, page));
@@ -941,6 +954,23 @@ mod tests {
                 detail.contains("X-Request-Key") && !detail.contains("Idempotency"),
                 "{detail}"
             );
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_key_is_not_told_to_send_the_same_one_again() {
+        let refusal = Refusal::UpstreamUnreachable { retry_after: SOON };
+        let detail = |problem: Problem| json(&problem)["detail"].as_str().unwrap().to_owned();
+        let policy = Policy::default();
+        assert_eq!(
+            detail(refusal.problem(&policy)),
+            "Nothing was sent. Retry later with the same key."
+        );
+        assert_eq!(detail(refusal.problem_without_key(&policy)), "Nothing was sent. Retry later.");
+        for (refusal, ..) in every_refusal() {
+            let [with, without] = [refusal.problem(&policy), refusal.problem_without_key(&policy)];
+            assert_eq!((with.status, with.retry_after), (without.status, without.retry_after));
+            assert!(!detail(without).contains("same key"), "{refusal:?}");
         }
     }
 

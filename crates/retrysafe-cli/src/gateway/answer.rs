@@ -4,13 +4,21 @@ use bytes::Bytes;
 use http::Response;
 use http::header::{self, HeaderValue};
 use retrysafe_core::Policy;
-use retrysafe_core::problem::Refusal;
+use retrysafe_core::problem::{Problem, Refusal};
 
 use super::body::Reply;
 
 /// A refusal, in the route's dialect. It is among the extensions as well, for the log.
 pub(crate) fn refused(refusal: &Refusal, policy: &Policy) -> Response<Reply> {
-    let problem = refusal.problem(policy);
+    sent(refusal, refusal.problem(policy))
+}
+
+/// The same for a request that has no key.
+pub(crate) fn refused_without_key(refusal: &Refusal, policy: &Policy) -> Response<Reply> {
+    sent(refusal, refusal.problem_without_key(policy))
+}
+
+fn sent(refusal: &Refusal, problem: Problem) -> Response<Reply> {
     let mut response = problem.into_response(|document| Reply::Own(Some(document.into())));
     response.extensions_mut().insert(refusal.clone());
     response

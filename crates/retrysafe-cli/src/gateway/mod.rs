@@ -299,7 +299,7 @@ impl<S: Store> Worker<S> {
                     None => facts,
                 };
                 match guarded.guard(request, facts).await {
-                    Ok(response) => told(response, &route.rules.policy),
+                    Ok(response) => told(response, &route.rules.policy, has_key),
                     Err(never) => match never {},
                 }
             }
@@ -450,13 +450,18 @@ fn admit(live: &Live, peer: &Peer, parts: &Parts) -> Result<Admitted, Refusal> {
 
 /// What the layer answers. Where it only passed a request on, a failure is still ours to put into
 /// words: the proxy has left the refusal beside it.
-fn told(mut response: Response<layer::Body<Answer>>, policy: &Policy) -> Response<Reply> {
+fn told(
+    mut response: Response<layer::Body<Answer>>,
+    policy: &Policy,
+    has_key: bool,
+) -> Response<Reply> {
     if response.extensions_mut().remove::<Failed>().is_none() {
         return response.map(Reply::Guarded);
     }
     let refusal = response.extensions_mut().remove::<Refusal>();
     let refusal = refusal.unwrap_or(Refusal::UpstreamFailed { timed_out: false });
-    let mut told = answer::refused(&refusal, policy);
+    let put = if has_key { answer::refused } else { answer::refused_without_key };
+    let mut told = put(&refusal, policy);
     // Only the layer has set any: that the request ran unprotected.
     told.headers_mut().extend(response.into_parts().0.headers);
     told

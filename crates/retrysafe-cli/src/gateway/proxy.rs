@@ -101,7 +101,7 @@ impl RoutedProxy {
             Ok(response) => response,
             Err(failure) => {
                 let (_, refusal) = whose.report(failure);
-                return answer::refused(&refusal, &self.route.rules.policy);
+                return answer::refused_without_key(&refusal, &self.route.rules.policy);
             }
         };
         headers::strip_hop(response.headers_mut(), wants_upgrade);

@@ -260,9 +260,14 @@ fn lost_and_unreachable_are_told_apart_without_a_key_too() {
     let mut nobody = upstream.clone();
     nobody.address = free();
     let gateway = Gateway::start(&nobody, "");
-    let put = send(gateway.address, &request("PUT", "/x", &[], b"{}"));
-    assert_eq!((put.status(), put.code().as_str()), (502, "upstream_unreachable"));
+    // Who has sent no key is not told to send the same one again.
+    for method in ["GET", "PUT", "POST"] {
+        let bare = send(gateway.address, &request(method, "/x", &[], b"{}"));
+        assert_eq!((bare.status(), bare.code().as_str()), (502, "upstream_unreachable"));
+        assert_eq!(bare.json()["detail"], "Nothing was sent. Retry later.", "{method}");
+    }
     let post = gateway.post("/x", &key(), "{}");
+    assert_eq!(post.json()["detail"], "Nothing was sent. Retry later with the same key.");
     assert_eq!((post.status(), post.code().as_str()), (502, "upstream_unreachable"));
     let listed = gateway.ask("GET", "/api/v1/keys", "").json();
     assert_eq!(listed["keys"][0]["state"], "failed_retryable");

@@ -201,7 +201,7 @@ impl fmt::Display for KeyError {
             Self::TooLong => "the key is longer than 255 characters",
             Self::TooShort => "the key is shorter than this route demands",
             Self::Character => {
-                "a bare key may hold visible ASCII characters except \" , ; and \\; quote it to use others"
+                "a bare key may hold visible ASCII characters except \" , ; and \\; in double quotes it may hold any printable ASCII"
             }
             Self::NotAString => "the value is not a well-formed structured-field String",
             Self::NotAUuid => "this route takes UUIDs as keys",

@@ -37,6 +37,10 @@ pub(super) struct Numbers {
     pub breaker_open: f64,
 }
 
+/// The codes of refusals that have a number of their own, so that no answer is counted twice.
+const COUNTED_BY_THEMSELVES: [&str; 4] =
+    ["request_in_progress", "outcome_unknown", "idempotency_key_reused", "credential_changed"];
+
 /// How many of something took at most so many seconds: bounds, and how many were within each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Buckets(Vec<(f64, f64)>);
@@ -134,14 +138,17 @@ impl Meters {
     /// What the overview shows.
     pub(super) fn numbers(&self) -> Numbers {
         let met = |answer: &str| self.sum_where(event::BEGIN.name, &format!("answer=\"{answer}\""));
+        let told = |code: &str| self.sum_where(event::REFUSALS.name, &format!("code=\"{code}\""));
+        let counted_above = COUNTED_BY_THEMSELVES.iter().fold(0.0, |sum, code| sum + told(code));
         Numbers {
             requests: self.sum(event::REQUESTS.name),
             executed: met("created") + met("failed_retry"),
             replayed: met("replay"),
-            in_progress_told: met("in_progress"),
+            in_progress_told: told("request_in_progress"),
             misuse: met("key_misuse") + met("credential_changed"),
-            unknown_told: met("unknown"),
-            refused: self.sum(event::REFUSALS.name) + self.sum(event::DOOR_REFUSALS.name),
+            unknown_told: told("outcome_unknown"),
+            refused: self.sum(event::REFUSALS.name) + self.sum(event::DOOR_REFUSALS.name)
+                - counted_above,
             store_errors: self.sum(event::STORE_ERRORS.name),
             executing: self.sum(event::EXECUTING.name),
             waiting: self.sum(event::WAITING.name),
@@ -224,6 +231,20 @@ mod tests {
         let numbers = Meters::read(TEXT).numbers();
         assert_eq!((numbers.executed, numbers.replayed, numbers.unknown), (7.0, 5.0, 2.0));
         assert_eq!(numbers.records, None);
+    }
+
+    #[test]
+    fn an_answer_is_counted_in_one_row() {
+        let text = "retrysafe_begin_total{route=\"/b\",answer=\"unknown\"} 1\n\
+            retrysafe_begin_total{route=\"/b\",answer=\"key_misuse\"} 1\n\
+            retrysafe_refusals_total{route=\"/b\",code=\"outcome_unknown\"} 2\n\
+            retrysafe_refusals_total{route=\"/b\",code=\"request_in_progress\"} 3\n\
+            retrysafe_refusals_total{route=\"/b\",code=\"idempotency_key_reused\"} 1\n\
+            retrysafe_refusals_total{route=\"/b\",code=\"overloaded\"} 4\n\
+            retrysafe_door_refusals_total{code=\"scope_unsafe\"} 5\n";
+        let numbers = Meters::read(text).numbers();
+        assert_eq!((numbers.unknown_told, numbers.in_progress_told), (2.0, 3.0));
+        assert_eq!((numbers.misuse, numbers.refused), (1.0, 9.0));
     }
 
     #[test]

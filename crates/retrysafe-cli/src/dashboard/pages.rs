@@ -168,7 +168,7 @@ const COUNTS: [(&str, &str); 9] = [
     ("in_progress_told", "told \"in progress\""),
     ("unknown_told", "told \"outcome unknown\""),
     ("misuse", "key used for another request, or by another credential"),
-    ("refused", "refused"),
+    ("refused", "refused for another reason"),
     ("upstream_failures", "failures of the upstream"),
     ("store_errors", "errors of the store"),
 ];

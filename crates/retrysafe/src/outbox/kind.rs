@@ -134,13 +134,27 @@ impl<S: EffectStore> KindWorker<S> {
                 biased;
                 Some(joined) = under_way.tasks.join_next_with_id() => {
                     self.note(&mut under_way, joined);
-                    while let Some(joined) = under_way.tasks.try_join_next_with_id() {
-                        self.note(&mut under_way, joined);
-                    }
+                    self.note_others_that_end_now(&mut under_way).await;
                 }
                 () = self.wake.notified(), if !is_stopping => {}
                 () = tokio::time::sleep_until(next_look.min(renew_at)) => {}
                 _ = self.stopping.changed(), if !is_stopping => {}
+            }
+        }
+    }
+
+    /// Notes the other deliveries that have ended, and those that are about to: whoever is ready to run has a turn first. To tell the ends of
+    /// half a batch costs nearly what a whole one does, and the next claim would have no more room than that.
+    async fn note_others_that_end_now(&self, under_way: &mut UnderWay) {
+        loop {
+            let left = under_way.tasks.len();
+            tokio::task::yield_now().await;
+            while let Some(joined) = under_way.tasks.try_join_next_with_id() {
+                self.note(under_way, joined);
+            }
+            // Each turn but the last has noted something, so there are no more turns than deliveries.
+            if under_way.tasks.len() == left {
+                return;
             }
         }
     }

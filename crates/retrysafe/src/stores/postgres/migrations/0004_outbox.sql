@@ -187,10 +187,16 @@ $$;
 
 -- Which server answers, and which life of it. A worker remembers both: a former primary that comes back knows nothing of what was
 -- delivered without it, and takes itself for the one that has always been here.
-CREATE FUNCTION retrysafe.this_server_v1(OUT system text, OUT timeline integer) LANGUAGE sql VOLATILE AS $$
+--
+-- In PL/pgSQL, as everything that a worker asks for with each batch: a function in SQL is read and planned anew by every statement
+-- that calls it.
+CREATE FUNCTION retrysafe.this_server_v1(OUT system text, OUT timeline integer) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
     SELECT c.system_identifier::text,
         ('x' || substring(pg_walfile_name(pg_current_wal_lsn()) FROM 1 FOR 8))::bit(32)::integer
-    FROM pg_control_system() c
+    INTO system, timeline
+    FROM pg_control_system() c;
+END
 $$;
 
 -- Refuses what cannot be staged. The constraints of the table say the same, for whoever writes there directly.
@@ -296,9 +302,14 @@ $$;
 
 -- Locks effects and says which it has got: those that nobody else holds. An application's transaction may hold an effect for as
 -- long as it likes; it costs the others of a batch nothing. Rows are locked in the order of their ids.
-CREATE FUNCTION retrysafe.lock_effects(ids bigint[]) RETURNS bigint[] LANGUAGE sql VOLATILE AS $$
-    SELECT coalesce(array_agg(l.id), '{}') FROM (
-        SELECT e.id FROM retrysafe.effect e WHERE e.id = ANY ($1) ORDER BY e.id FOR UPDATE SKIP LOCKED) l
+CREATE FUNCTION retrysafe.lock_effects(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    taken bigint[];
+BEGIN
+    SELECT coalesce(array_agg(l.id), '{}') INTO taken FROM (
+        SELECT e.id FROM retrysafe.effect e WHERE e.id = ANY ($1) ORDER BY e.id FOR UPDATE SKIP LOCKED) l;
+    RETURN taken;
+END
 $$;
 
 -- What was planned while the outbox was empty must not be a scan when it is full. So the functions below plan once and

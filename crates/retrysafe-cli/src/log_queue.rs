@@ -22,6 +22,9 @@ const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Past this the writer is woken early.
 const QUEUE_BYTES_SOFT: usize = 64 << 10;
 
+/// How much room an emptied queue keeps for the next lines. What a slow reader has made it grow to is given back.
+const QUEUE_BYTES_KEPT: usize = 256 << 10;
+
 /// How long an end waits for the last lines to be written: long enough for any disk, short enough
 /// that a log which nobody reads does not hold up a stop.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
@@ -91,8 +94,9 @@ impl LogQueue {
     }
 
     fn write_out(&self, mut out: impl Write) {
+        let mut bytes = Vec::new();
         loop {
-            let (bytes, dropped, is_over) = self.take();
+            let (dropped, is_over) = self.take(&mut bytes);
             if dropped > 0 {
                 // The queue is empty by now, so this line finds a place in it.
                 tracing::warn!(dropped, "log lines were dropped: the log is read too slowly");
@@ -109,15 +113,19 @@ impl LogQueue {
         self.0.ended.notify_all();
     }
 
-    /// Waits for lines and takes them: the lines, how many were dropped, and whether it is over.
-    fn take(&self) -> (Vec<u8>, u64, bool) {
+    /// Waits for lines and takes them in the place of those that were written. Says how many were dropped, and whether it is over.
+    ///
+    /// The two buffers change places, so that neither has to grow again with every write.
+    fn take(&self, bytes: &mut Vec<u8>) -> (u64, bool) {
         let waited = self.0.wake.wait_timeout_while(self.lock(), WRITE_EVERY, |state| {
             !state.is_over && !state.is_urgent
         });
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_urgent = false;
-        let bytes = std::mem::take(&mut state.bytes);
-        (bytes, std::mem::take(&mut state.dropped), state.is_over)
+        bytes.clear();
+        bytes.shrink_to(QUEUE_BYTES_KEPT);
+        std::mem::swap(&mut state.bytes, bytes);
+        (std::mem::take(&mut state.dropped), state.is_over)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -163,9 +163,9 @@ pub(crate) fn wants_upgrade(parts: &Parts) -> bool {
     let carries_http = |protocol: Vec<u8>| {
         protocol.starts_with(b"h2") || protocol.starts_with(b"http") || protocol.starts_with(b"tls")
     };
-    let mut lines = parts.headers.get_all(header::UPGRADE).iter();
+    let mut lines = parts.headers.get_all(header::UPGRADE).iter().peekable();
     parts.version == Version::HTTP_11
-        && parts.headers.contains_key(header::UPGRADE)
+        && lines.peek().is_some()
         && !lines.any(|line| protocols(line).any(carries_http))
 }
 

@@ -226,9 +226,17 @@ impl Line<'_> {
                 put_json(out, value);
             }
         };
+        // Of these nothing can need an escape: a method is a token, an id of a request is made by us or looked through, and the others are
+        // words and digits of ours.
+        let plain = |out: &mut String, name: &str, value: &str| {
+            out.push_str(name);
+            out.push('"');
+            out.push_str(value);
+            out.push('"');
+        };
         for field in fields {
             match field {
-                LogField::Method => text(out, ",\"method\":", Some(self.asked.method.as_str())),
+                LogField::Method => plain(out, ",\"method\":", self.asked.method.as_str()),
                 LogField::Path => text(out, ",\"path\":", Some(&self.asked.path)),
                 LogField::Status => {
                     out.push_str(",\"status\":");
@@ -240,14 +248,15 @@ impl Line<'_> {
                     out.push('.');
                     put_number(out, self.microseconds() % 1_000_000, 6);
                 }
-                LogField::Outcome => text(out, ",\"outcome\":", Some(&self.outcome.name())),
+                LogField::Outcome => plain(out, ",\"outcome\":", &self.outcome.name()),
                 LogField::Route => text(out, ",\"route\":", Some(self.route)),
                 LogField::Key => {
-                    let key = self.key.map(|key| key.to_string());
-                    text(out, ",\"key\":", key.as_deref());
+                    if let Some(key) = self.key {
+                        plain(out, ",\"key\":", &key.to_string());
+                    }
                 }
-                LogField::RequestId => text(out, ",\"request_id\":", Some(self.request_id())),
-                LogField::Peer => text(out, ",\"peer\":", Some(self.peer())),
+                LogField::RequestId => plain(out, ",\"request_id\":", self.request_id()),
+                LogField::Peer => plain(out, ",\"peer\":", self.peer()),
                 LogField::Host => text(out, ",\"host\":", self.asked.host.as_deref()),
                 LogField::UserAgent => {
                     text(out, ",\"user_agent\":", self.asked.user_agent.as_deref());

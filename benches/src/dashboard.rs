@@ -1,9 +1,9 @@
 //! What does a page of the dashboard cost, and whom?
 //!
-//! A gateway over a disk store that holds many records answers 5,000 first requests a second. In every second window ten readers
-//! have a page open: each holds a stream of live numbers, and loads another page each second. Said is how long pages take under
-//! that load, and what the requests' rate and latency are with readers next to windows without them. Two windows without
-//! readers, one before and one after, show how far a difference can be trusted.
+//! A gateway over a disk store that holds many records answers 5,000 first requests a second. Windows without readers alternate with two
+//! kinds of windows with ten of them. In the one, ten pages are open: each was loaded once, and gets its live numbers. In the other the
+//! ten readers search as well: each loads another page every second. Said is how long pages take under that load, and what the
+//! requests' rate and latency are beside both kinds of readers. The windows without readers show how far a difference can be trusted.
 //!
 //! `cargo xtask bench dashboard [RECORDS]`; a million records unless it is told otherwise.
 
@@ -43,7 +43,7 @@ const PER_SECOND: u32 = 5_000;
 /// How many readers have a page open.
 const READERS: usize = 10;
 
-/// How long a reader looks at a page.
+/// How long a reader who searches looks at a page.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 
 const CONNECTIONS: usize = 64;
@@ -63,20 +63,29 @@ pub fn run() {
     let pages = pages();
     ask_for(&server, WINDOW / 4);
 
-    let mut rounds: Vec<[Measured; 3]> = Vec::new();
     let mut took: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for _ in 0..ROUNDS {
-        let before = ask_for(&server, WINDOW);
-        let readers = Readers::open(dashboard, &cookie, &pages);
-        let beside = ask_for(&server, WINDOW);
+    let mut beside = |habit| {
+        let readers = Readers::open(dashboard, &cookie, &pages, habit);
+        let measured = ask_for(&server, WINDOW);
         for (page, seconds) in readers.close() {
             took.entry(page).or_default().push(seconds);
         }
+        measured
+    };
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let before = ask_for(&server, WINDOW);
+        let open = beside(Habit::LeavesOpen);
+        let between = ask_for(&server, WINDOW);
+        let searching = beside(Habit::Searches);
         let after = ask_for(&server, WINDOW);
-        rounds.push([before, beside, after]);
+        rounds.push(Round { quiet: [before, between, after], open, searching });
     }
-    let failed: u64 = rounds.iter().flatten().map(|measured| measured.failed).sum();
-    assert_eq!(failed, 0, "answers that were not 2xx");
+    for Round { quiet: [before, between, after], open, searching } in &rounds {
+        for measured in [before, between, after, open, searching] {
+            assert_eq!(measured.failed, 0, "answers that were not 2xx");
+        }
+    }
     tell_pages(&took);
     tell_requests(&rounds);
     println!("\nmemory of the gateway: {:.0} MB", server.resident_mb());
@@ -87,7 +96,7 @@ fn ask_for(server: &Server, window: Duration) -> Measured {
 }
 
 fn tell_pages(took: &BTreeMap<&str, Vec<f64>>) {
-    println!("\n{READERS} readers with a page open, each loading another one every second, beside the load\n");
+    println!("\npages that {READERS} readers load beside the load, one of them every second\n");
     println!("| page | loaded | median ms | slowest ms |\n| --- | ---: | ---: | ---: |");
     for (page, seconds) in took {
         let mut sorted = seconds.clone();
@@ -97,31 +106,52 @@ fn tell_pages(took: &BTreeMap<&str, Vec<f64>>) {
     }
 }
 
-fn tell_requests(rounds: &[[Measured; 3]]) {
-    println!("\n{PER_SECOND} first requests a second, durable, {CONNECTIONS} connections; {ROUNDS} rounds of {} s each\n", WINDOW.as_secs());
-    println!("| | without readers | with readers | ratio | range | two windows without: range of the ratio |");
-    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
+/// Five windows, one after the other: without readers in between.
+struct Round {
+    quiet: [Measured; 3],
+    open: Measured,
+    searching: Measured,
+}
+
+fn tell_requests(rounds: &[Round]) {
+    println!("\n{PER_SECOND} first requests a second, durable, {CONNECTIONS} connections; {ROUNDS} rounds of windows of {} s\n", WINDOW.as_secs());
+    println!("| | without readers | ten pages open | ratio (range) | ten readers search | ratio (range) | two windows without: ratio |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     let row = |name: &str, of: &dyn Fn(&Measured) -> f64| {
-        let quiet = sorted(rounds.iter().flat_map(|[before, _, after]| [of(before), of(after)]));
-        let beside = sorted(rounds.iter().map(|[_, beside, _]| of(beside)));
-        let ratios =
-            sorted(rounds.iter().map(|[before, beside, after]| of(beside) / ((of(before) + of(after)) / 2.0)));
-        let noise = sorted(rounds.iter().map(|[before, _, after]| of(after) / of(before)));
+        let quiet = sorted(rounds.iter().flat_map(|round| round.quiet.each_ref().map(of)));
+        let open = sorted(rounds.iter().map(|round| of(&round.open)));
+        let searching = sorted(rounds.iter().map(|round| of(&round.searching)));
+        // Each window is compared with the two around it.
+        let opened = sorted(rounds.iter().map(|Round { quiet: [before, between, _], open, .. }| {
+            of(open) / ((of(before) + of(between)) / 2.0)
+        }));
+        let searched = sorted(rounds.iter().map(|Round { quiet: [_, between, after], searching, .. }| {
+            of(searching) / ((of(between) + of(after)) / 2.0)
+        }));
+        let noise = sorted(rounds.iter().flat_map(|Round { quiet: [before, between, after], .. }| {
+            [of(between) / of(before), of(after) / of(between)]
+        }));
+        let range = |values: &[f64]| format!("{:.2} – {:.2}", values[0], values[values.len() - 1]);
         println!(
-            "| {name} | {:.2} | {:.2} | {:.2} | {:.2} – {:.2} | {:.2} – {:.2} |",
-            quiet[quiet.len() / 2],
-            beside[beside.len() / 2],
-            ratios[ratios.len() / 2],
-            ratios[0],
-            ratios[ratios.len() - 1],
-            noise[0],
-            noise[noise.len() - 1],
+            "| {name} | {:.2} | {:.2} | {:.2} ({}) | {:.2} | {:.2} ({}) | {} |",
+            median(&quiet),
+            median(&open),
+            median(&opened),
+            range(&opened),
+            median(&searching),
+            median(&searched),
+            range(&searched),
+            range(&noise),
         );
     };
     row("requests/s", &|measured| measured.rate);
     row("p50 ms", &|measured| measured.p50_ms);
     row("p99 ms", &|measured| measured.p99_ms);
     row("CPU µs/request", &|measured| measured.cpu_us);
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -148,6 +178,15 @@ fn pages() -> Vec<(&'static str, String)> {
     ]
 }
 
+/// What a reader does with a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    /// Loads it once, and has it open.
+    LeavesOpen,
+    /// Loads another one every second.
+    Searches,
+}
+
 /// People who have a page open.
 struct Readers {
     stop: Arc<AtomicBool>,
@@ -155,12 +194,12 @@ struct Readers {
 }
 
 impl Readers {
-    fn open(dashboard: SocketAddr, cookie: &str, pages: &[(&'static str, String)]) -> Self {
+    fn open(dashboard: SocketAddr, cookie: &str, pages: &[(&'static str, String)], habit: Habit) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..READERS)
             .map(|number| {
                 let (stop, cookie, pages) = (Arc::clone(&stop), cookie.to_owned(), pages.to_vec());
-                std::thread::spawn(move || read(dashboard, &cookie, &pages, number, &stop))
+                std::thread::spawn(move || read(dashboard, &cookie, &pages, number, habit, &stop))
             })
             .collect();
         Self { stop, threads }
@@ -178,20 +217,23 @@ fn read(
     cookie: &str,
     pages: &[(&'static str, String)],
     first: usize,
+    habit: Habit,
     stop: &AtomicBool,
 ) -> Vec<(&'static str, f64)> {
     // The live numbers: read when there are some, and left unread in between, as a browser does.
     let mut live = ask(dashboard, "GET", "/events", cookie, "");
     live.set_nonblocking(true).unwrap();
     let mut took = Vec::new();
-    for (name, path) in pages.iter().cycle().skip(first * pages.len() / READERS) {
+    for (turn, (name, path)) in pages.iter().cycle().skip(first * pages.len() / READERS).enumerate() {
         if stop.load(Ordering::Acquire) {
             break;
         }
         let asked_at = Instant::now();
-        let answer = whole(ask(dashboard, "GET", path, cookie, ""));
-        took.push((*name, asked_at.elapsed().as_secs_f64()));
-        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {}", answer.lines().next().unwrap_or_default());
+        if turn == 0 || habit == Habit::Searches {
+            let answer = whole(ask(dashboard, "GET", path, cookie, ""));
+            took.push((*name, asked_at.elapsed().as_secs_f64()));
+            assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {}", answer.lines().next().unwrap_or_default());
+        }
         let mut numbers = [0; 16 << 10];
         while live.read(&mut numbers).is_ok_and(|n| n > 0) {}
         std::thread::sleep(LOOKED_AT.saturating_sub(asked_at.elapsed()));

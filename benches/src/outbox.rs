@@ -11,6 +11,8 @@
 #[allow(dead_code, reason = "the store's own tests use the rest of it")]
 #[path = "../../crates/retrysafe/tests/postgres/kit/cluster.rs"]
 mod cluster;
+#[path = "log_files.rs"]
+mod log_files;
 
 use std::time::{Duration, Instant};
 
@@ -51,8 +53,9 @@ pub fn run() {
 
 async fn measure(part: Option<&str>) {
     let wanted = |name| part.is_none_or(|part| part == name);
-    let settings = [("shared_buffers", "512MB"), ("max_wal_size", "4GB"), ("track_functions", "all")];
-    let cluster = Cluster::start(&settings);
+    let settings = [("shared_buffers", "512MB"), ("track_functions", "all")];
+    let cluster = Cluster::start(&[&settings[..], &log_files::SETTINGS[..]].concat());
+    log_files::make(&cluster);
     let url = cluster.url("postgres");
     migrate(&url.parse().expect("an address")).await.expect("the schema");
     let pool = PgPoolOptions::new().max_connections(POOL).connect(&url).await.expect("a pool");

@@ -11,6 +11,8 @@
 #[allow(dead_code, reason = "the store's own tests use the rest of it")]
 #[path = "../../crates/retrysafe/tests/postgres/kit/cluster.rs"]
 mod cluster;
+#[path = "log_files.rs"]
+mod log_files;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,7 +50,8 @@ pub fn run() {
 
 async fn measure(part: Option<&str>) {
     let wanted = |name| part.is_none_or(|part| part == name);
-    let cluster = Cluster::start(&[("shared_buffers", "512MB"), ("max_wal_size", "4GB")]);
+    let cluster = Cluster::start(&[&[("shared_buffers", "512MB")], &log_files::SETTINGS[..]].concat());
+    log_files::make(&cluster);
     let url = cluster.url("postgres");
     let store = PostgresStore::connect(&url).await.expect("the store opens");
     let engine = Arc::new(Engine::new(store));

@@ -150,7 +150,7 @@ fn a_worker_needs_a_database_and_a_kind() {
         "store = { decide = \"postgres://a@127.0.0.1/d\", answer = \"redis://127.0.0.1\" }\n";
     for good in [STORE, tiered] {
         let (code, told) = checked(&format!("{good}{mail}"));
-        assert!(code == 0 && told.contains("valid: 1 kinds"), "{told}");
+        assert!(code == 0 && told.contains("valid: 1 kind of effects"), "{told}");
     }
     let (code, told) =
         checked(&format!("store = \"postgres://ann@a.example,b.example/shop\"\n{mail}"));

@@ -207,6 +207,31 @@ mod tests {
         );
     }
 
+    // The writer's buffer and the queue's change places: what was written must not be written again.
+    #[test]
+    fn each_line_is_written_once_and_a_large_queue_gives_its_room_back() {
+        let (queue, writer, let_go, seen) = stuck();
+        queue.put(b"a\n", Haste::Now);
+        let_go.send(()).unwrap();
+        assert_eq!(seen.recv().unwrap(), b"a\n");
+        queue.put(b"b\n", Haste::Now);
+        let_go.send(()).unwrap();
+        assert_eq!(seen.recv().unwrap(), b"b\n");
+        queue.put(&vec![b'x'; QUEUE_BYTES_KEPT * 4], Haste::Now);
+        let_go.send(()).unwrap();
+        assert_eq!(seen.recv().unwrap().len(), QUEUE_BYTES_KEPT * 4);
+        // The buffer of that line is emptied with the next one, and given back with the one after it.
+        for line in [b"c\n", b"d\n"] {
+            queue.put(line, Haste::Now);
+            let_go.send(()).unwrap();
+            assert_eq!(seen.recv().unwrap(), line);
+        }
+        drop(let_go);
+        drop(writer);
+        assert_eq!(seen.iter().count(), 0, "nothing is written twice");
+        assert!(queue.lock().bytes.capacity() <= QUEUE_BYTES_KEPT);
+    }
+
     #[test]
     fn the_end_writes_what_is_left() {
         let (queue, writer, let_go, seen) = stuck();

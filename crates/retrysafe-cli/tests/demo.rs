@@ -80,7 +80,7 @@ fn the_lines_that_it_offers_do_what_it_says_whatever_the_seed() {
 
 /// The status that a command line gets, and whether it is a replay.
 fn answer_to(line: &str) -> (String, bool) {
-    let answer = Command::new("sh").args(["-c", line]).output().unwrap();
+    let answer = Command::new("sh").args(["-c", line]).env("NO_PROXY", "*").output().unwrap();
     let answer = String::from_utf8_lossy(&answer.stdout).to_lowercase();
     let status = answer.split_whitespace().nth(1).unwrap_or("none").to_owned();
     (status, answer.contains("idempotent-replayed: true"))

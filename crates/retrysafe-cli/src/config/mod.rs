@@ -201,6 +201,13 @@ pub(crate) fn resolve(file: &File) -> Result<Config, Vec<Complaint>> {
     let targets = upstream::targets(file, upstream.as_ref(), &mut wrong);
     let health = health::health(file, &mut wrong);
     let admin = admin(file, &mut wrong);
+    if let (Some(listen), Some(admin)) = (listen, &admin)
+        && is_one_place(listen, admin.listen)
+    {
+        let what =
+            "callers connect there (`listen`); operators need an address or a port of their own";
+        wrong.push(Complaint::new("admin.listen", what));
+    }
     let trusted_networks =
         networks(file.trusted_networks.as_deref(), "trusted_networks", &mut wrong);
     effects::effects(&file.effects, &mut wrong);
@@ -333,6 +340,18 @@ fn address(text: &str, setting: &str, wrong: &mut Vec<Complaint>) -> Option<Sock
         wrong.push(Complaint::new(setting, what));
     }
     found
+}
+
+/// Whether two listeners would be in each other's way.
+fn is_one_place(one: SocketAddr, other: SocketAddr) -> bool {
+    // A listener on all addresses of IPv6 takes those of IPv4 as well.
+    let covers = |any: SocketAddr, address: SocketAddr| {
+        any.ip().is_unspecified() && (any.is_ipv6() || address.is_ipv4())
+    };
+    // Zero stands for any port that is free.
+    one.port() != 0
+        && one.port() == other.port()
+        && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
 }
 
 /// Where the gateway keeps its own files: where the setting says, or beside the records.

@@ -382,7 +382,7 @@ mod tests {
         for (text, place, part) in [
             ("[defaults]\nttl = '3 parsecs'\n", "line 2, column 7", "length of time"),
             ("[defaults]\ndialect = 'klingon'\n", "line 2, column 11", "stripe"),
-            ("listen = 3\n", "line 1, column 10", "write \"3\""),
+            ("listen = 3\n", "line 1, column 10", "write a text"),
             ("[[route]]\npath = '/x'\nlease = 5\n", "line 3, column 9", "write \"5s\""),
             ("held_bytes_max = 1024\n", "line 1, column 18", "write \"1024B\""),
             ("[[route]]\npath = '/x'\nkey = 'maybe'\n", "line 3, column 7", "optional"),

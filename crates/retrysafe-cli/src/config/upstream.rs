@@ -79,6 +79,10 @@ fn unfit(text: &str) -> String {
         let right = |port| format!("is only a port: write http://127.0.0.1:{port}");
         return read_port(text).map_or_else(|| NO_PORT.into(), right);
     }
+    // Looked for in the whole text: a password may hold what ends a host, and would be taken for a host and its path.
+    if text.contains('@') {
+        return "has a user name or a password in it; callers send their credentials themselves, so leave it out".into();
+    }
     let has_scheme = text.contains("://");
     let whole = if has_scheme { text.to_owned() } else { format!("http://{text}") };
     let uri = whole.parse::<Uri>().ok();
@@ -86,9 +90,6 @@ fn unfit(text: &str) -> String {
     let Some((scheme, authority)) = parts else { return FORMS.into() };
     if !matches!(scheme, "http" | "https" | "h2c" | "h2") {
         return FORMS.into();
-    }
-    if authority.as_str().contains('@') {
-        return "has a user name or a password in it; callers send their credentials themselves, so leave it out".into();
     }
     match port_text(authority) {
         Some(port) if !is_number(port) => return FORMS.into(),
@@ -326,6 +327,7 @@ mod tests {
             ("http://me:hunter2@a", "leave it out"),
             ("me:hunter2@a", "leave it out"),
             ("http://me:hunter2@a:0/b", "leave it out"),
+            ("http://me:2024/hunter2@a:3000", "leave it out"),
             ("ws://a", "base URL"),
             ("http:/a", "base URL"),
             ("C:\\api", "base URL"),

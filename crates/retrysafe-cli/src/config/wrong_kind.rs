@@ -30,6 +30,7 @@ pub(super) fn cure(
     // What is written in several lines is not repeated.
     let is_short = !written.is_empty() && !written.contains('\n');
     let plain = written.trim_matches(['"', '\'']);
+    let whole = written.parse::<u64>().ok();
     Some(match expected {
         "a sequence" if is_short && found != Found::Table => {
             format!("is not a list: write [{written}]")
@@ -40,13 +41,11 @@ pub(super) fn cure(
         _ if expected.starts_with("struct ") || expected == "a map" => {
             format!("is not a table: write [{setting}]")
         }
-        _ if expected.contains("string") => match found {
-            Found::Number if is_short => {
-                format!("is {kind}: write \"{written}{}\"", schema.map_or("", unit))
-            }
-            Found::Truth if is_short => format!("is {kind}: write \"{written}\""),
-            Found::Number | Found::Truth | Found::Text | Found::List | Found::Table => {
-                format!("is {kind}: write one text, such as \"…\"")
+        // A whole number with its unit is what such a setting takes. What another number may stand for, nobody knows.
+        _ if expected.contains("string") => match (found, whole.and(schema).and_then(unit)) {
+            (Found::Number, Some(unit)) => format!("is {kind}: write \"{written}{unit}\""),
+            (Found::Number | Found::Truth | Found::Text | Found::List | Found::Table, _) => {
+                format!("is {kind}: write a text in quotation marks")
             }
         },
         _ if is_number(expected) => match plain.parse::<u64>() {
@@ -94,14 +93,14 @@ fn choices(schema: &Value) -> Vec<String> {
 }
 
 /// The unit that a number most likely has in a setting that wants one: the one of the schema's example.
-fn unit(schema: &Value) -> &str {
+fn unit(schema: &Value) -> Option<&'static str> {
     let alternatives = schema.get("anyOf").and_then(Value::as_array).into_iter().flatten();
     let mut schemas = std::iter::once(schema).chain(alternatives);
     let example = schemas.find_map(|schema| schema.get("examples")?.get(0)?.as_str());
     match example {
-        Some("30s") => "s",
-        Some("1MiB") => "B",
-        Some(_) | None => "",
+        Some("30s") => Some("s"),
+        Some("1MiB") => Some("B"),
+        Some(_) | None => None,
     }
 }
 
@@ -128,7 +127,7 @@ mod tests {
             cure("invalid type: string \"a\", expected a sequence", "\'\'\'a\nb\'\'\'", "x", None);
         assert_eq!(told.as_deref(), Some("is not a list: write [\"…\", \"…\"]"));
         let told = cure("invalid type: map, expected a string", "x = 1\ny = 2", "x", None);
-        assert_eq!(told.as_deref(), Some("is a table: write one text, such as \"…\""));
+        assert_eq!(told.as_deref(), Some("is a table: write a text in quotation marks"));
     }
 
     #[test]

@@ -209,7 +209,11 @@ fn a_value_of_another_kind_is_answered_with_how_to_write_it() {
         ("[defaults]\nlease = 60\n", "`defaults.lease`: is a number: write \"60s\""),
         ("[defaults]\nrequest_bytes_max = \"many\"\n", "`defaults.request_bytes_max`"),
         ("[defaults]\nmethods = \"POST\"\n", "`defaults.methods`: is not a list: write [\"POST\"]"),
-        ("listen = 8080\n", "`listen`: is a number: write \"8080\""),
+        ("listen = 8080\n", "`listen`: is a number: write a text in quotation marks"),
+        (
+            "[defaults]\nlease = 1.5\n",
+            "`defaults.lease`: is a number: write a text in quotation marks",
+        ),
         ("threads = \"2\"\n", "`threads`: is a text: write 2"),
         ("h2c = \"true\"\n", "`h2c`: is a text: write true"),
         (
@@ -218,7 +222,10 @@ fn a_value_of_another_kind_is_answered_with_how_to_write_it() {
         ),
         ("h2c = 1\n", "`h2c`: is a number: write true or false"),
         ("admin = \"127.0.0.1:1\"\n", "`admin`: is not a table: write [admin]"),
-        ("[defaults]\nscope = [1]\n", "`defaults.scope`: is a number: write \"1\""),
+        (
+            "[defaults]\nscope = [1]\n",
+            "`defaults.scope`: is a number: write a text in quotation marks",
+        ),
     ] {
         let (code, shown) = check(&format!("upstream = \"http://127.0.0.1:1\"\n{toml}"));
         assert!(code == 1 && shown.contains(told), "{toml}: {shown}");

@@ -158,6 +158,15 @@ fn a_start_whose_address_is_taken_leaves_nothing_behind() {
         assert!(code == 1 && err.contains(&taken) && err.contains(flag), "{out}{err}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{flag}");
     }
+    // Neither socket listens before the store is open, so nobody else would find this out in time.
+    let everywhere = other.replace("127.0.0.1", "0.0.0.0");
+    for (listen, admin) in [(&other, &other), (&everywhere, &other), (&other, &everywhere)] {
+        let folder = tempfile::tempdir().unwrap();
+        let arguments = ["serve", "--upstream", UPSTREAM, "--listen", listen, "--admin", admin];
+        let (code, out, err) = program(&arguments, folder.path());
+        assert!(code == 1 && err.contains("a port of their own"), "{out}{err}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{listen} {admin}");
+    }
 }
 
 #[test]

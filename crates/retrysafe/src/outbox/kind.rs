@@ -2,7 +2,7 @@
 //!
 //! One loop per kind: claim as many as there is room for, mark them in one statement, deliver each in a task of its
 //! own, and say in one statement how those ended that have. What the server could not be told is said again; the fence
-//! makes that harmless.
+//! makes that harmless. While there is a backlog the next batch is claimed while the server is told how the last one ended.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,10 +25,11 @@ use super::store::{
     ClaimedEffect, EffectStore, EffectStoreError, EndCode, Held, MarkWord, MarkedEffect, ToMark,
     Told, within_time,
 };
+use super::tell::{Ended, Heard};
 use crate::layer::BootMoment;
 
 /// How many effects one statement is about at the most.
-const BATCH_MAX: usize = 100;
+pub(super) const BATCH_MAX: usize = 100;
 
 /// How long a worker waits before it looks again, where it found nothing: the first time, and at the most.
 const LOOK_MIN: Duration = Duration::from_millis(100);
@@ -73,14 +74,10 @@ struct Sent {
     renewed_until: Instant,
 }
 
-/// What the server has heard of what was to be told.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    Everything,
-    /// Everything but what is about effects that another transaction holds at this moment.
-    AllButHeld,
-    /// Something is left that the server did not answer.
-    NotEverything,
+/// What came of telling the server and of claiming; none where nothing was to be claimed.
+struct Turn {
+    heard: Heard,
+    claimed: Option<Result<usize, EffectStoreError>>,
 }
 
 /// What a loop remembers between two turns.
@@ -88,10 +85,24 @@ enum Heard {
 struct UnderWay {
     tasks: JoinSet<Attempted>,
     held: BTreeMap<Held, Sent>,
-    to_tell: Vec<Told>,
-    to_hand_back: Vec<Held>,
+    ended: Ended,
     breaker: Breaker,
     pace: Option<Pace>,
+    /// Whether the last claim found as many effects as it asked for: then more are waiting.
+    has_backlog: bool,
+}
+
+/// A batch that was claimed and whose marks were asked for.
+#[derive(Default)]
+struct MarkedBatch {
+    /// How many were claimed.
+    claimed: usize,
+    to_send: Vec<(ClaimedEffect, MarkedEffect)>,
+    /// What another transaction holds, and what may have a mark that nobody has answered for.
+    to_hand_back: Vec<Held>,
+    /// From before the marks were asked for.
+    asked_at: Option<BootMoment>,
+    failed: Option<EffectStoreError>,
 }
 
 impl<S: EffectStore> KindWorker<S> {
@@ -103,19 +114,17 @@ impl<S: EffectStore> KindWorker<S> {
         let mut renew_at = Instant::now() + self.receiver.lease() / RENEWALS_PER_LEASE;
         loop {
             let is_stopping = *self.stopping.borrow();
-            let heard = self.tell(&mut under_way).await;
-            let is_idle = under_way.tasks.is_empty() && under_way.to_tell.is_empty();
-            if is_stopping && is_idle && under_way.to_hand_back.is_empty() {
+            let Turn { heard, claimed } = self.tell_and_claim(&mut under_way, is_stopping).await;
+            if is_stopping && under_way.tasks.is_empty() && under_way.ended.is_empty() {
                 return;
             }
-            if !is_stopping && heard != Heard::NotEverything {
-                match self.claim_and_send(&mut under_way).await {
-                    Ok(0) => look_after = (look_after * 2).min(LOOK_MAX),
-                    Ok(_) => look_after = LOOK_MIN,
-                    Err(error) => {
-                        self.failed(&error);
-                        look_after = DATABASE_PAUSE;
-                    }
+            match claimed {
+                None => {}
+                Some(Ok(0)) => look_after = (look_after * 2).min(LOOK_MAX),
+                Some(Ok(_)) => look_after = LOOK_MIN,
+                Some(Err(error)) => {
+                    self.failed(&error);
+                    look_after = DATABASE_PAUSE;
                 }
             }
             if Instant::now() >= renew_at {
@@ -143,6 +152,33 @@ impl<S: EffectStore> KindWorker<S> {
         }
     }
 
+    /// Tells the server what has ended and claims what there is room for, at the same time where effects are known to wait.
+    ///
+    /// Otherwise one after the other: an end may free the next effect of its lane, and only a later claim finds that one. For the same
+    /// reason a claim that was made meanwhile, and found less than there was room for, is made once more.
+    async fn tell_and_claim(&self, under_way: &mut UnderWay, is_stopping: bool) -> Turn {
+        let mut found = 0;
+        let has_news = !under_way.ended.is_empty() && under_way.ended.unheard == 0;
+        if has_news && under_way.has_backlog && !is_stopping {
+            let most = self.room(under_way);
+            let claim = self.claim_and_mark(most);
+            let (heard, batch) = tokio::join!(self.tell(&mut under_way.ended), claim);
+            match self.send_batch(under_way, most, batch) {
+                Ok(sent) if !under_way.has_backlog => found = sent,
+                claimed => return Turn { heard, claimed: Some(claimed) },
+            }
+        }
+        let heard = self.tell(&mut under_way.ended).await;
+        // What the server has not heard is told before anything more is asked of it.
+        if is_stopping || heard == Heard::NotEverything {
+            return Turn { heard, claimed: None };
+        }
+        let most = self.room(under_way);
+        let batch = self.claim_and_mark(most).await;
+        let claimed = self.send_batch(under_way, most, batch);
+        Turn { heard, claimed: Some(claimed.map(|more| found + more)) }
+    }
+
     /// Notes the other deliveries that have ended, and those that are about to: whoever is ready to run has a turn first. To tell the ends of
     /// half a batch costs nearly what a whole one does, and the next claim would have no more room than that.
     async fn note_others_that_end_now(&self, under_way: &mut UnderWay) {
@@ -159,33 +195,36 @@ impl<S: EffectStore> KindWorker<S> {
         }
     }
 
-    /// Claims what there is room for and sends it; returns how many were claimed.
-    async fn claim_and_send(&self, under_way: &mut UnderWay) -> Result<usize, EffectStoreError> {
+    /// For how many more deliveries there is room now.
+    fn room(&self, under_way: &mut UnderWay) -> usize {
         // What may have killed its workers is delivered alone, so that it takes no neighbour along.
         if under_way.held.values().any(|sent| sent.is_suspect) {
-            return Ok(0);
+            return 0;
         }
         let in_flight = under_way.tasks.len();
-        // What the server could not be told yet takes the place of a delivery.
-        let untold = under_way.to_tell.len().saturating_add(under_way.to_hand_back.len());
-        let taken = in_flight.saturating_add(untold);
+        // What the server has not heard takes the place of a delivery.
+        let taken = in_flight.saturating_add(under_way.ended.unheard);
         let room = self.receiver.at_once.saturating_sub(taken).min(BATCH_MAX);
         let now = Instant::now();
         let room = under_way.pace.as_ref().map_or(room, |pace| room.min(pace.room(now)));
-        let most = under_way.breaker.permits(room, in_flight, now);
+        under_way.breaker.permits(room, in_flight, now)
+    }
+
+    /// Claims at most so many and asks for their marks.
+    async fn claim_and_mark(&self, most: usize) -> MarkedBatch {
+        let mut batch = MarkedBatch::default();
         if most == 0 {
-            return Ok(0);
+            return batch;
         }
         let claim = self.store.claim(&self.kind, most, self.receiver.lease());
-        let claimed = within_time(claim).await?;
-        if claimed.is_empty() {
-            return Ok(0);
-        }
-        if let Some(pace) = &mut under_way.pace {
-            pace.begin(claimed.len(), now);
-        }
+        let claimed = match within_time(claim).await {
+            Ok(claimed) if claimed.is_empty() => return batch,
+            Ok(claimed) => claimed,
+            Err(error) => return MarkedBatch { failed: Some(error), ..batch },
+        };
+        batch.claimed = claimed.len();
         // Counted from before the question: the lease is never longer than this worker believes.
-        let asked_at = BootMoment::now();
+        batch.asked_at = Some(BootMoment::now());
         let about_to_send = |claimed: &ClaimedEffect| ToMark {
             held: claimed.held,
             receiver: self.receiver.identity_for(claimed.destination.as_deref()),
@@ -196,26 +235,45 @@ impl<S: EffectStore> KindWorker<S> {
             Ok(marked) => marked,
             Err(error) => {
                 // The marks may stand. Nothing was sent, and nothing will be.
-                under_way.to_hand_back.extend(to_mark.iter().map(|to_mark| to_mark.held));
-                return Err(error);
+                let to_hand_back = to_mark.iter().map(|to_mark| to_mark.held).collect();
+                return MarkedBatch { to_hand_back, failed: Some(error), ..batch };
             }
         };
-        let count = claimed.len();
         let mut marks: BTreeMap<i64, MarkedEffect> =
             marked.into_iter().map(|marked| (marked.id, marked)).collect();
         for claimed in claimed {
-            let held = claimed.held;
             // What did not come back is somebody else's.
-            let Some(marked) = marks.remove(&held.id) else { continue };
+            let Some(marked) = marks.remove(&claimed.held.id) else { continue };
             match marked.word {
-                MarkWord::Sendable => self.send(under_way, claimed, marked, asked_at),
+                MarkWord::Sendable => batch.to_send.push((claimed, marked)),
                 // Only evidence leads out of that.
                 MarkWord::Unknown => {}
                 // An application may keep it for long, or change its mind. The others of the batch are sent meanwhile.
-                MarkWord::HeldByAnother => under_way.to_hand_back.push(held),
+                MarkWord::HeldByAnother => batch.to_hand_back.push(claimed.held),
             }
         }
-        Ok(count)
+        batch
+    }
+
+    /// Sends a batch whose marks stand; returns how many were claimed for it, of so many that were asked for.
+    fn send_batch(
+        &self,
+        under_way: &mut UnderWay,
+        most: usize,
+        batch: MarkedBatch,
+    ) -> Result<usize, EffectStoreError> {
+        let MarkedBatch { claimed, to_send, to_hand_back, asked_at, failed } = batch;
+        under_way.has_backlog = claimed > 0 && claimed == most;
+        under_way.ended.to_hand_back.extend(to_hand_back);
+        if let Some(pace) = &mut under_way.pace {
+            pace.begin(claimed, Instant::now());
+        }
+        if let Some(asked_at) = asked_at {
+            for (claimed, marked) in to_send {
+                self.send(under_way, claimed, marked, asked_at);
+            }
+        }
+        failed.map_or(Ok(claimed), Err)
     }
 
     /// Delivers an effect whose mark stands, in a task of its own.
@@ -254,74 +312,11 @@ impl<S: EffectStore> KindWorker<S> {
         }
     }
 
-    /// Says how deliveries ended, and gives back what was not sent.
-    async fn tell(&self, under_way: &mut UnderWay) -> Heard {
-        match self.tell_and_hand_back(under_way).await {
-            Ok(()) if under_way.to_tell.is_empty() && under_way.to_hand_back.is_empty() => {
-                Heard::Everything
-            }
-            Ok(()) => Heard::AllButHeld,
-            Err(error) => {
-                self.failed(&error);
-                Heard::NotEverything
-            }
-        }
-    }
-
-    /// What another transaction holds is left for the next time, and keeps nothing else waiting.
-    async fn tell_and_hand_back(&self, under_way: &mut UnderWay) -> Result<(), EffectStoreError> {
-        let mut untold = under_way.to_tell.len();
-        while untold > 0 {
-            let most = untold.min(BATCH_MAX);
-            let batch = under_way.to_tell.get(..most).unwrap_or_default();
-            let held_by_others = match self.finish(batch).await {
-                Err(error @ EffectStoreError::Refused(_)) => {
-                    self.failed(&error);
-                    self.tell_one_by_one(batch).await?
-                }
-                heard => heard?,
-            };
-            let told: Vec<Told> = under_way.to_tell.drain(..most).collect();
-            let again = told.into_iter().filter(|told| held_by_others.contains(&told.held.id));
-            // Behind the others, which are told in this turn.
-            under_way.to_tell.extend(again);
-            untold = untold.saturating_sub(most);
-        }
-        if !under_way.to_hand_back.is_empty() {
-            let hand_back = self.store.hand_back(&under_way.to_hand_back);
-            let held_by_others = within_time(hand_back).await?;
-            under_way.to_hand_back.retain(|held| held_by_others.contains(&held.id));
-        }
-        Ok(())
-    }
-
-    async fn finish(&self, told: &[Told]) -> Result<Vec<i64>, EffectStoreError> {
-        within_time(self.store.finish(told, self.receiver.failures_max)).await
-    }
-
-    /// The server has refused a batch. One text that it cannot keep must not cost the ends of all the others: each is
-    /// told by itself, and what is refused again is told without its texts. Returns what somebody else holds.
-    async fn tell_one_by_one(&self, batch: &[Told]) -> Result<Vec<i64>, EffectStoreError> {
-        let mut held_by_others = Vec::new();
-        for told in batch {
-            let heard = match self.finish(std::slice::from_ref(told)).await {
-                Err(EffectStoreError::Refused(_)) => {
-                    let bare = Told { reference: None, error: None, ..told.clone() };
-                    self.finish(&[bare]).await
-                }
-                // What was not answered is told again, with everything that is to be kept.
-                heard => heard,
-            };
-            held_by_others.extend(heard?);
-        }
-        Ok(held_by_others)
-    }
-
     /// Renews what is under way, and what has ended and is not told yet.
     async fn renew(&self, under_way: &UnderWay) {
         let now = Instant::now();
         let sent = under_way.held.iter().filter(|(_, sent)| now < sent.renewed_until);
-        let to_tell = under_way.to_tell.iter().map(|told| told.held);
+        let to_tell = under_way.ended.to_tell.iter().map(|told| told.held);
         let held: Vec<Held> = sent.map(|(held, _)| *held).chain(to_tell).collect();
         if held.is_empty() {
             return;
@@ -353,7 +348,7 @@ impl<S: EffectStore> KindWorker<S> {
         under_way.held.remove(&held);
         let is_about_receiver = !matches!(ended, Some(Ok(DeliveryEnd::Withheld(_))));
         let Some(told) = ended.and_then(|ended| self.judge(held, failures, ended)) else {
-            under_way.to_hand_back.push(held);
+            under_way.ended.to_hand_back.push(held);
             return;
         };
         match told.end {
@@ -374,7 +369,7 @@ impl<S: EffectStore> KindWorker<S> {
             .increment(1);
         let is_open = if under_way.breaker.is_open() { 1.0 } else { 0.0 };
         metrics::gauge!(event::EFFECT_BREAKER_OPEN.name, "kind" => kind).set(is_open);
-        under_way.to_tell.push(told);
+        under_way.ended.to_tell.push(told);
     }
 
     /// What the server is told of an end; nothing if the effect was not tried.
@@ -410,7 +405,7 @@ impl<S: EffectStore> KindWorker<S> {
         Some(Told { held, end, retry_after, reference, error })
     }
 
-    fn failed(&self, error: &EffectStoreError) {
+    pub(super) fn failed(&self, error: &EffectStoreError) {
         tracing::warn!(target: "retrysafe", kind = %self.kind, %error, "outbox_database_failed");
     }
 }
@@ -443,3 +438,6 @@ async fn attempt(
     let ended = ended.unwrap_or_else(|_| Err("it took longer than its deadline".into()));
     (held, failures, Some(ended))
 }
+
+#[cfg(test)]
+mod tests;

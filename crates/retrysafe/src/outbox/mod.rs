@@ -68,6 +68,7 @@ mod statements;
 #[doc(hidden)]
 pub mod store;
 mod sweeper;
+mod tell;
 mod worker;
 
 pub use delivery::{Delivered, Delivery, DeliveryEnd, DeliveryError};

@@ -73,13 +73,20 @@ impl PooledEffects {
     }
 }
 
-/// A question whose answer begins with the server's identity.
+/// A question whose answer begins with the server's identity: which columns are asked for, of which function, and of which rows of its
+/// answer if not of all.
 macro_rules! with_identity {
-    ($function:literal) => {
+    ($columns:literal, $function:literal) => {
+        with_identity!($columns, $function, "true")
+    };
+    ($columns:literal, $function:literal, $rows:literal) => {
         concat!(
-            "SELECT * FROM retrysafe.this_server_v1() AS h LEFT JOIN LATERAL retrysafe.",
+            "SELECT h.system, h.timeline, ",
+            $columns,
+            " FROM retrysafe.this_server_v1() AS h LEFT JOIN LATERAL retrysafe.",
             $function,
-            " AS answered ON true"
+            " AS answered ON ",
+            $rows
         )
     };
 }
@@ -106,6 +113,7 @@ impl EffectStore for PooledEffects {
         let (system, timeline) = self.seen.seen();
         // A former primary claims nothing: it is asked for none.
         let claim = sqlx::query(with_identity!(
+            "id, fence, downstream_key, destination, content_type, payload, failures, was_sent, is_suspect",
             "claim_effects_v1($1, CASE WHEN h.system = coalesce($4, h.system) AND h.timeline >= $5 THEN $2 ELSE 0 END, $3)"
         ))
         .bind(kind)
@@ -136,11 +144,14 @@ impl EffectStore for PooledEffects {
     ) -> Result<Vec<MarkedEffect>, EffectStoreError> {
         let (ids, fences) = names(to_mark.iter().map(|to_mark| to_mark.held));
         let receivers: Vec<Option<i64>> = to_mark.iter().map(|to_mark| to_mark.receiver).collect();
-        let mark = sqlx::query(with_identity!("mark_effects_v1($1, $2, $3, $4)"))
-            .bind(ids)
-            .bind(fences)
-            .bind(receivers)
-            .bind(resend_for.map(millis));
+        let mark = sqlx::query(with_identity!(
+            "id, is_sendable, lease_left_ms, resend_left_ms",
+            "mark_effects_v1($1, $2, $3, $4)"
+        ))
+        .bind(ids)
+        .bind(fences)
+        .bind(receivers)
+        .bind(resend_for.map(millis));
         let marked = |row: &PgRow| {
             Ok(MarkedEffect {
                 id: row.try_get("id")?,
@@ -163,33 +174,33 @@ impl EffectStore for PooledEffects {
         let references: Vec<Option<&str>> =
             told.iter().map(|told| told.reference.as_deref()).collect();
         let errors: Vec<Option<&str>> = told.iter().map(|told| told.error.as_deref()).collect();
-        let finish = sqlx::query(with_identity!("finish_effects_v1($1, $2, $3, $4, $5, $6, $7)"))
-            .bind(ids)
-            .bind(fences)
-            .bind(ends)
-            .bind(pauses)
-            .bind(references)
-            .bind(errors)
-            .bind(i32::try_from(failures_max).unwrap_or(i32::MAX));
-        let mut held_by_others = Vec::new();
-        for row in self.ask(finish).await? {
-            if row.try_get::<Option<i16>, _>("state")?.is_none() {
-                held_by_others.push(row.try_get("id")?);
-            }
-        }
-        Ok(held_by_others)
+        // Of what was heard nothing more is to be said.
+        let finish = sqlx::query(with_identity!(
+            "id",
+            "finish_effects_v1($1, $2, $3, $4, $5, $6, $7)",
+            "answered.state IS NULL"
+        ))
+        .bind(ids)
+        .bind(fences)
+        .bind(ends)
+        .bind(pauses)
+        .bind(references)
+        .bind(errors)
+        .bind(i32::try_from(failures_max).unwrap_or(i32::MAX));
+        let held_by_others = self.ask(finish).await?;
+        held_by_others.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
     async fn hand_back(&self, held: &[Held]) -> Result<Vec<i64>, EffectStoreError> {
         let (ids, fences) = names(held.iter().copied());
-        let back = sqlx::query(with_identity!("hand_back_effects_v1($1, $2)"));
+        let back = sqlx::query(with_identity!("id", "hand_back_effects_v1($1, $2)"));
         let rows = self.ask(back.bind(ids).bind(fences)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<(), EffectStoreError> {
         let (ids, fences) = names(held.iter().copied());
-        let renew = sqlx::query(with_identity!("renew_effects_v1($1, $2, $3)"));
+        let renew = sqlx::query(with_identity!("id", "renew_effects_v1($1, $2, $3)"));
         self.ask(renew.bind(ids).bind(fences).bind(millis(lease))).await.map(drop)
     }
 

@@ -35,7 +35,7 @@ pub struct Working {
 }
 
 impl Worker {
-    /// A worker on this database. The pool needs a connection for each kind, and two more.
+    /// A worker on this database. The pool needs two connections for each kind, and two more.
     pub fn new(pool: PgPool) -> Self {
         Self { store: PooledEffects::new(pool), jitter: Jitter::new(), kinds: Vec::new() }
     }

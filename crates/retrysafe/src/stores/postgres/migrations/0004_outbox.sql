@@ -46,9 +46,14 @@ CREATE TABLE retrysafe.effect (
     looked_up_at   bigint,
     last_lookup    text     CHECK (octet_length(last_lookup) <= 2048),
     -- The request whose guarded transaction has staged it. NULL: it was staged outside of a request.
-    record         bytea
+    record         bytea,
+    -- Where it waits for another delivery: from when on its receiver may have forgotten its key. The sweeper looks for that time. It has a
+    -- column of its own so that a sent mark changes nothing that is indexed: then PostgreSQL writes the row and no index.
+    forgotten_at   bigint   GENERATED ALWAYS AS (
+        CASE WHEN state = 1 AND marked_by IS NOT NULL THEN coalesce(resend_until, 0) END) STORED
 ) WITH (
-    fillfactor = 70,
+    -- A claim and a mark of every effect of a page find room in the page. So the table does not grow with what passes through it.
+    fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.05,
@@ -59,7 +64,7 @@ ALTER TABLE retrysafe.effect ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE INDEX effect_ready ON retrysafe.effect (kind, at, id) WHERE state = 1;
 CREATE INDEX effect_leased ON retrysafe.effect (at) WHERE state = 2;
 CREATE INDEX effect_undecided ON retrysafe.effect (state, at) WHERE state IN (3, 4);
-CREATE INDEX effect_resend ON retrysafe.effect (resend_until) WHERE state = 1 AND marked_by IS NOT NULL;
+CREATE INDEX effect_forgotten ON retrysafe.effect (forgotten_at) WHERE forgotten_at IS NOT NULL;
 CREATE INDEX effect_lane ON retrysafe.effect (lane, id) WHERE lane IS NOT NULL;
 CREATE INDEX effect_record ON retrysafe.effect (record) WHERE record IS NOT NULL;
 
@@ -345,7 +350,7 @@ BEGIN
     PERFORM retrysafe.plan_by_index();
     RETURN QUERY
     WITH due AS MATERIALIZED (
-        SELECT e.id, e.at, e.crashes >= 2 AS is_suspect FROM retrysafe.effect e
+        SELECT e.ctid AS place, e.id, e.at, e.crashes >= 2 AS is_suspect FROM retrysafe.effect e
         WHERE e.state = 1 AND e.kind = $1 AND e.at <= t
             AND (e.marked_by IS NULL OR e.resend_until > t)
             AND NOT EXISTS (SELECT FROM retrysafe.effect_pause p WHERE p.kind = $1)
@@ -353,10 +358,11 @@ BEGIN
     ), head AS MATERIALIZED (
         SELECT d.id, d.is_suspect FROM due d ORDER BY d.at, d.id LIMIT 1
     )
-    -- By an array, so that rows are found by their ids whatever the statistics say.
+    -- By their places, which nobody changes while they are locked: that needs no index. One that was changed after this statement had
+    -- begun and before it was locked is not found there, and is left to the next claim.
     UPDATE retrysafe.effect e SET state = 2, at = lease_until, fence = nextval('retrysafe.version'), lookups = 0, looked_up_at = NULL
-    WHERE e.id = ANY (ARRAY(
-        SELECT d.id FROM due d, head h WHERE d.id = h.id OR NOT (d.is_suspect OR h.is_suspect)
+    WHERE e.ctid = ANY (ARRAY(
+        SELECT d.place FROM due d, head h WHERE d.id = h.id OR NOT (d.is_suspect OR h.is_suspect)
     ))
     RETURNING e.id, e.fence, e.downstream_key, e.destination, e.content_type, e.payload, e.lane, e.name,
         e.failures, e.staged_at, e.marked_by IS NOT NULL, t, e.crashes >= 2;
@@ -373,45 +379,50 @@ RETURNS TABLE (id bigint, is_sendable boolean, lease_left_ms bigint, resend_left
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-    t      bigint := retrysafe.now_ms();
-    forget bigint := retrysafe.later(t, $4);
-    taken  bigint[];
+    t        bigint := retrysafe.now_ms();
+    forget   bigint := retrysafe.later(t, $4);
+    places   tid[];
+    to_whom  bigint[];
+    known    boolean[];
+    sendable boolean[];
 BEGIN
     PERFORM retrysafe.plan_by_index();
     PERFORM retrysafe.survive_crashes();
-    taken := retrysafe.lock_effects($1);
-    RETURN QUERY SELECT e.id, NULL::boolean, 0::bigint, NULL::bigint FROM unnest($1, $2) AS n (id, fence)
-        JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence WHERE NOT e.id = ANY (taken);
+    -- Locked and judged by one statement, written by the next one at the places that are locked: one look into the index for each effect.
+    SELECT array_agg(l.place), array_agg(l.to_whom), array_agg(l.is_first OR l.is_same_receiver),
+        -- Not where the receiver is said to take no key by now, whatever was said when it was sent first.
+        array_agg(l.is_first OR (l.is_same_receiver AND $4 IS NOT NULL AND l.is_remembered))
+    INTO places, to_whom, known, sendable
+    FROM (
+        SELECT e.ctid AS place, n.receiver AS to_whom,
+            e.marked_by IS NULL OR e.marked_by = e.fence AS is_first,
+            e.receiver IS NULL OR coalesce(e.receiver = n.receiver, false) AS is_same_receiver,
+            coalesce(e.resend_until > t, false) AS is_remembered
+        FROM unnest($1, $2, $3) AS n (id, fence, receiver)
+            JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence
+        ORDER BY e.id FOR UPDATE OF e SKIP LOCKED
+    ) l;
+    IF cardinality(places) IS DISTINCT FROM cardinality($1) THEN
+        RETURN QUERY SELECT e.id, NULL::boolean, 0::bigint, NULL::bigint FROM unnest($1, $2) AS n (id, fence)
+            JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence WHERE (e.ctid = ANY (places)) IS NOT TRUE;
+    END IF;
     RETURN QUERY
-    WITH locked AS MATERIALIZED (
-        SELECT e.id, e.fence, e.state, e.at, e.marked_by, e.resend_until, e.receiver FROM retrysafe.effect e
-        WHERE e.id = ANY (taken)
-    ), named AS MATERIALIZED (
-        SELECT l.id, l.at AS lease_until, n.receiver, l.resend_until,
-            l.marked_by IS NULL OR l.marked_by = l.fence AS is_first,
-            l.receiver IS NULL OR coalesce(l.receiver = n.receiver, false) AS is_same_receiver
-        FROM locked l JOIN unnest($1, $2, $3) AS n (id, fence, receiver) ON l.id = n.id AND l.fence = n.fence
-        WHERE l.state = 2
-    ), held AS MATERIALIZED (
-        SELECT n.id, n.lease_until, n.receiver, n.is_first OR n.is_same_receiver AS is_known,
-            -- Not where the receiver is said to take no key by now, whatever was said when it was sent first.
-            n.is_first OR (n.is_same_receiver AND $4 IS NOT NULL AND coalesce(n.resend_until > t, false)) AS is_sendable
-        FROM named n
-    )
     UPDATE retrysafe.effect e SET
-        state = CASE WHEN h.is_sendable THEN 2 ELSE 3 END,
-        at = CASE WHEN h.is_sendable THEN e.at ELSE t END,
+        state = CASE WHEN n.is_sendable THEN 2 ELSE 3 END,
+        at = CASE WHEN n.is_sendable THEN e.at ELSE t END,
         marked_by = coalesce(e.marked_by, e.fence),
-        sent_by = CASE WHEN h.is_sendable THEN e.fence ELSE e.sent_by END,
-        deliveries = e.deliveries + CASE WHEN h.is_sendable AND e.sent_by IS DISTINCT FROM e.fence THEN 1 ELSE 0 END,
+        sent_by = CASE WHEN n.is_sendable THEN e.fence ELSE e.sent_by END,
+        deliveries = e.deliveries + CASE WHEN n.is_sendable AND e.sent_by IS DISTINCT FROM e.fence THEN 1 ELSE 0 END,
         -- Sent again, it is remembered for no longer than its receiver is said to remember by now: a requeued one may have another.
         resend_until = CASE WHEN e.marked_by IS NULL THEN forget
-            WHEN h.is_sendable AND e.marked_by <> e.fence THEN least(e.resend_until, forget) ELSE e.resend_until END,
-        receiver = CASE WHEN e.marked_by IS NULL THEN h.receiver ELSE coalesce(e.receiver, h.receiver) END,
-        last_error = CASE WHEN h.is_known THEN e.last_error
+            WHEN n.is_sendable AND e.marked_by <> e.fence THEN least(e.resend_until, forget) ELSE e.resend_until END,
+        receiver = CASE WHEN e.marked_by IS NULL THEN n.receiver ELSE coalesce(e.receiver, n.receiver) END,
+        last_error = CASE WHEN n.is_known THEN e.last_error
             ELSE 'it may have been sent to another receiver than the one that its kind has now' END
-    FROM held h WHERE e.id = h.id
-    RETURNING e.id, h.is_sendable, greatest(h.lease_until - t, 0),
+    FROM unnest(places, to_whom, known, sendable) AS n (place, receiver, is_known, is_sendable)
+    WHERE e.ctid = n.place AND e.state = 2
+    -- What became unknown has no lease any more.
+    RETURNING e.id, n.is_sendable, CASE WHEN n.is_sendable THEN greatest(e.at - t, 0) ELSE 0 END,
         CASE WHEN e.resend_until IS NOT NULL THEN greatest(e.resend_until - t, 0) END;
 END
 $$;
@@ -470,35 +481,73 @@ RETURNS TABLE (id bigint, state smallint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-    t     bigint := retrysafe.now_ms();
-    today integer := (t / 86400000)::integer;
-    freed text[];
-    taken bigint[];
-    busy  bigint[];
+    t          bigint := retrysafe.now_ms();
+    today      integer := (t / 86400000)::integer;
+    places     tid[];
+    known_as   text[];
+    delivered  bigint[];
+    freed      text[];
 BEGIN
     PERFORM retrysafe.survive_crashes();
     IF 0 = ANY ($3) AND to_regclass('retrysafe.effect_done_' || today) IS NULL THEN
         PERFORM retrysafe.make_effect_days();
     END IF;
     PERFORM retrysafe.plan_by_index();
-    taken := retrysafe.lock_effects($1);
-    busy := ARRAY(SELECT e.id FROM unnest($1, $2) AS n (id, fence)
-        JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence WHERE NOT e.id = ANY (taken));
-    RETURN QUERY SELECT b.id, NULL::smallint FROM unnest(busy) AS b (id);
-    RETURN QUERY
-    WITH told AS MATERIALIZED (
-        SELECT n.* FROM unnest($1, $2, $3, $4, $5, $6) AS n (id, fence, ended, retry_ms, reference, error)
-        WHERE NOT n.id = ANY (busy)
-    ), gone AS (
-        DELETE FROM retrysafe.effect e USING told n
-        WHERE e.id = n.id AND e.fence = n.fence AND e.state IN (2, 3) AND n.ended = 0
-        RETURNING e.*, n.reference
+    -- Nearly all were delivered. They are locked by one statement and moved by the next one, from the places that are locked: one look
+    -- into the index for each effect.
+    SELECT array_agg(l.place), array_agg(l.reference) INTO places, known_as FROM (
+        SELECT e.ctid AS place, n.reference FROM unnest($1, $2, $3, $5) AS n (id, fence, ended, reference)
+            JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence
+        WHERE n.ended = 0 AND e.state IN (2, 3) ORDER BY e.id FOR UPDATE OF e SKIP LOCKED
+    ) l;
+    WITH gone AS (
+        DELETE FROM retrysafe.effect e USING unnest(places, known_as) AS n (place, reference) WHERE e.ctid = n.place
+        RETURNING e.id, e.kind, e.fence, e.failures, e.crashes, e.lane, e.name, e.downstream_key, e.destination, n.reference,
+            e.staged_at, e.record
     ), kept AS (
         INSERT INTO retrysafe.effect_done (day, id, kind, state, at, fence, failures, crashes, lane, name,
             downstream_key, destination, reference, staged_at, record)
         SELECT today, g.id, g.kind, 5, t, g.fence, g.failures, g.crashes, g.lane, g.name, g.downstream_key,
             g.destination, g.reference, g.staged_at, g.record
-        FROM gone g RETURNING id
+        FROM gone g
+    )
+    SELECT array_agg(g.id), array_agg(DISTINCT g.lane) FILTER (WHERE g.lane IS NOT NULL) INTO delivered, freed FROM gone g;
+    RETURN QUERY SELECT d.id, 5::smallint FROM unnest(delivered) AS d (id);
+    IF cardinality(delivered) IS DISTINCT FROM cardinality($1) THEN
+        RETURN QUERY SELECT o.id, o.state FROM (
+            SELECT array_agg(n.id) AS ids, array_agg(n.fence) AS fences, array_agg(n.ended) AS ends, array_agg(n.retry_ms) AS retry_ms,
+                array_agg(n.error) AS errors
+            FROM unnest($1, $2, $3, $4, $6) AS n (id, fence, ended, retry_ms, error) WHERE (n.id = ANY (delivered)) IS NOT TRUE
+        ) others, LATERAL retrysafe.finish_other_effects(
+            others.ids, others.fences, others.ends, others.retry_ms, others.errors, $7, t) o;
+    END IF;
+    -- The next of each lane whose head is gone.
+    IF freed IS NOT NULL THEN
+        PERFORM retrysafe.free_lanes_v1(freed);
+    END IF;
+END
+$$;
+
+-- The same for those that were not delivered, whose delivery was said before, and that another transaction holds.
+CREATE FUNCTION retrysafe.finish_other_effects(
+    ids bigint[], fences bigint[], ends smallint[], retry_ms bigint[], errors text[], failures_max integer, t bigint
+)
+RETURNS TABLE (id bigint, state smallint)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    taken bigint[] := retrysafe.lock_effects($1);
+    busy  bigint[];
+BEGIN
+    -- One that was delivered, and that was let go of since it was looked for, is told again as well.
+    busy := ARRAY(SELECT e.id FROM unnest($1, $2, $3) AS n (id, fence, ended)
+        JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence
+        WHERE NOT e.id = ANY (taken) OR (n.ended = 0 AND e.state IN (2, 3)));
+    RETURN QUERY SELECT b.id, NULL::smallint FROM unnest(busy) AS b (id);
+    RETURN QUERY
+    WITH told AS MATERIALIZED (
+        SELECT n.* FROM unnest($1, $2, $3, $4, $5) AS n (id, fence, ended, retry_ms, error)
+        WHERE NOT n.id = ANY (busy)
     ), judged AS MATERIALIZED (
         SELECT e.id, n.ended, n.retry_ms, n.error,
             CASE WHEN n.ended = 2 AND (e.marked_by IS NULL OR e.marked_by = e.fence) THEN NULL ELSE e.marked_by END AS marked_by,
@@ -510,9 +559,9 @@ BEGIN
     ), becomes AS MATERIALIZED (
         SELECT j.*, CASE
             WHEN j.ended = 1 THEN 4
-            WHEN j.marked_by IS NULL AND j.failures >= $7 THEN 4
+            WHEN j.marked_by IS NULL AND j.failures >= $6 THEN 4
             WHEN j.marked_by IS NULL THEN 1
-            WHEN j.failures < $7 AND coalesce(j.resend_until > t, false) THEN 1
+            WHEN j.failures < $6 AND coalesce(j.resend_until > t, false) THEN 1
             ELSE 3 END::smallint AS state
         FROM judged j
     ), changed AS (
@@ -524,20 +573,13 @@ BEGIN
         FROM becomes b WHERE e.id = b.id
         RETURNING e.id, e.state
     )
-    SELECT k.id, 5::smallint FROM kept k
-    UNION ALL SELECT c.id, c.state FROM changed c
+    SELECT c.id, c.state FROM changed c
     -- Said before, and it holds.
     UNION ALL SELECT d.id, d.state FROM told n JOIN retrysafe.effect_done d ON d.id = n.id AND d.fence = n.fence
-        WHERE n.ended = 0 AND d.state = 5 AND d.day >= today - 1
+        WHERE n.ended = 0 AND d.state = 5 AND d.day >= (t / 86400000)::integer - 1
     UNION ALL SELECT e.id, e.state FROM told n JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence
         WHERE (n.ended = 1 AND e.state = 4)
             OR (e.state = 3 AND n.ended IN (2, 3) AND NOT (n.ended = 2 AND (e.marked_by IS NULL OR e.marked_by = e.fence)));
-    -- The next of each lane whose head is gone.
-    SELECT array_agg(DISTINCT d.lane) INTO freed FROM retrysafe.effect_done d
-    WHERE d.id = ANY ($1) AND d.day = today AND d.lane IS NOT NULL;
-    IF freed IS NOT NULL THEN
-        PERFORM retrysafe.free_lanes_v1(freed);
-    END IF;
 END
 $$;
 
@@ -593,8 +635,7 @@ LANGUAGE sql VOLATILE AS $$
     ), forgotten AS MATERIALIZED (
         SELECT e.id, clock.t, false AS was_leased, e.marked_by, e.resend_until, false AS is_crash, e.crashes
         FROM retrysafe.effect e, clock
-        WHERE e.state = 1 AND e.marked_by IS NOT NULL AND coalesce(e.resend_until <= clock.t, true)
-        ORDER BY e.resend_until LIMIT $2 FOR UPDATE OF e SKIP LOCKED
+        WHERE e.forgotten_at <= clock.t ORDER BY e.forgotten_at LIMIT $2 FOR UPDATE OF e SKIP LOCKED
     ), becomes AS MATERIALIZED (
         SELECT s.id, s.t, s.was_leased, s.is_crash, s.crashes, CASE
             WHEN s.marked_by IS NULL THEN 1

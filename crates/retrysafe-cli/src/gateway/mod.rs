@@ -33,6 +33,7 @@ mod http_form;
 pub(crate) mod in_process;
 mod jwks;
 pub(crate) mod jwt;
+mod lasting_timer;
 pub(crate) mod listen;
 pub(crate) mod live;
 mod look_back;

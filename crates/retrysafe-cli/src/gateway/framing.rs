@@ -6,7 +6,7 @@
 //! caller's. So an answer that can be read in two ways is refused, and no framing is copied in either
 //! direction: it is written anew from the body that travels on.
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, Entry, HeaderMap, HeaderValue};
 use http::{Method, Response, StatusCode, Version};
 
 /// What the connection of an answer is good for, once the answer was read.
@@ -32,10 +32,8 @@ pub(crate) fn take<B>(
     *response.version_mut() = Version::HTTP_11;
     let status = response.status();
     let headers = response.headers_mut();
-    let length = length(headers);
-    let coding = coding(headers);
-    headers.remove(header::CONTENT_LENGTH);
-    headers.remove(header::TRANSFER_ENCODING);
+    let length = take_length(headers);
+    let coding = take_coding(headers);
     let is_description = *asked == Method::HEAD || status == StatusCode::NOT_MODIFIED;
     if is_description {
         if let (Coding::None, Length::Is(length)) = (coding, length) {
@@ -90,13 +88,18 @@ enum Coding {
     Other,
 }
 
-fn coding(headers: &HeaderMap) -> Coding {
-    let mut lines = headers.get_all(header::TRANSFER_ENCODING).iter();
-    match (lines.next(), lines.next()) {
-        (None, _) => Coding::None,
-        (Some(line), None) if line.as_bytes().eq_ignore_ascii_case(b"chunked") => Coding::Chunked,
-        (Some(_), _) => Coding::Other,
-    }
+fn take_coding(headers: &mut HeaderMap) -> Coding {
+    let Entry::Occupied(field) = headers.entry(header::TRANSFER_ENCODING) else {
+        return Coding::None;
+    };
+    let mut lines = field.iter();
+    let is_chunked = |line: &HeaderValue| line.as_bytes().eq_ignore_ascii_case(b"chunked");
+    let coding = match (lines.next(), lines.next()) {
+        (Some(line), None) if is_chunked(line) => Coding::Chunked,
+        (Some(_) | None, _) => Coding::Other,
+    };
+    field.remove();
+    coding
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,8 +111,21 @@ enum Length {
     Unclear,
 }
 
-fn length(headers: &HeaderMap) -> Length {
-    let lines = headers.get_all(header::CONTENT_LENGTH).iter();
+fn take_length(headers: &mut HeaderMap) -> Length {
+    let Entry::Occupied(field) = headers.entry(header::CONTENT_LENGTH) else {
+        return Length::None;
+    };
+    let mut lines = field.iter();
+    let found = match (lines.next().and_then(|line| number(line.as_bytes())), lines.next()) {
+        (Some(length), None) => Length::Is(length),
+        (Some(_) | None, _) => length(field.iter()),
+    };
+    field.remove();
+    found
+}
+
+/// The length that several statements agree about.
+fn length<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> Length {
     let mut found = Length::None;
     for stated in lines.flat_map(|line| line.as_bytes().split(|b| *b == b',')) {
         let length = match number(stated.trim_ascii()) {

@@ -12,18 +12,26 @@ use retrysafe_core::problem::Refusal;
 use retrysafe_core::wire;
 
 use super::guard::GuardedHeaders;
+use super::named_fields::NamedFields;
 
 /// Checks what does not depend on a request's rule.
 ///
 /// # Errors
 ///
 /// The refusal.
-pub(crate) fn check(parts: &Parts, guard: &GuardedHeaders) -> Result<(), Refusal> {
+pub(crate) fn check(
+    parts: &Parts,
+    named: NamedFields,
+    guard: &GuardedHeaders,
+) -> Result<(), Refusal> {
     method(&parts.method)?;
     target(parts)?;
-    framing(parts)?;
-    guard.check(&parts.headers)?;
-    match parts.headers.get(header::EXPECT) {
+    if named.transfer_encoding {
+        framing(parts)?;
+    }
+    guard.check(&parts.headers, named)?;
+    let expected = if named.expect { parts.headers.get(header::EXPECT) } else { None };
+    match expected {
         Some(value) if !value.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
             Err(Refusal::ExpectationFailed)
         }
@@ -89,6 +97,10 @@ fn target(parts: &Parts) -> Result<(), Refusal> {
     }
     let host = match host {
         None => None,
+        // Most requests name a host in plain letters, and name it once: there is nothing to compare it with.
+        Some(value) if parts.uri.authority().is_none() && is_plain_host(value.as_bytes()) => {
+            return Ok(());
+        }
         Some(value) if value.is_empty() => {
             return Err(Refusal::Malformed("the Host header is empty"));
         }
@@ -112,6 +124,15 @@ fn target(parts: &Parts) -> Result<(), Refusal> {
         }
         (Some(_) | None, _) => Ok(()),
     }
+}
+
+/// Whether it is a name or an address of letters, digits, dots and hyphens, and perhaps a port: nobody takes that for anything else.
+fn is_plain_host(host: &[u8]) -> bool {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    let name_end = host.iter().position(|byte| !is_of_name(byte));
+    let (name, rest) = host.split_at_checked(name_end.unwrap_or(host.len())).unwrap_or_default();
+    let is_port = |port: &[u8]| !port.is_empty() && port.iter().all(u8::is_ascii_digit);
+    !name.is_empty() && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(is_port))
 }
 
 /// One transfer coding, or none: the only framing that every server reads alike. Lengths that differ
@@ -139,7 +160,8 @@ mod tests {
     use retrysafe_core::key::IDEMPOTENCY_KEY;
 
     fn checked(request: http::request::Builder) -> Result<(), Refusal> {
-        check(&request.body(()).unwrap().into_parts().0, &GuardedHeaders::built_in())
+        let parts = request.body(()).unwrap().into_parts().0;
+        check(&parts, NamedFields::of(&parts.headers), &GuardedHeaders::built_in())
     }
 
     fn post() -> http::request::Builder {
@@ -184,6 +206,17 @@ mod tests {
             let refusal = checked(request).unwrap_err();
             let problem = refusal.problem(&Default::default());
             assert_eq!(problem.status.as_u16(), status, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_plain_host_is_one_that_the_parser_would_take() {
+        for host in ["a", "api.test", "api-1.test:8080", "10.0.0.7:1", "-", ".", "A"] {
+            assert!(is_plain_host(host.as_bytes()), "{host}");
+            assert!(Authority::try_from(host).is_ok_and(|it| it == host), "{host}");
+        }
+        for host in ["", ":", "a:", ":80", "a:b", "a:80:80", "u@a", "a/b", "[::1]", "a%20", "a b"] {
+            assert!(!is_plain_host(host.as_bytes()), "{host}");
         }
     }
 

@@ -13,6 +13,7 @@ use retrysafe_core::credential::API_KEYS;
 use retrysafe_core::problem::Refusal;
 use retrysafe_core::response::named_by_connection;
 
+use super::named_fields::NamedFields;
 use crate::config::{Config, ScopePart};
 
 /// What counts on every route: where a request ends, what its body is, who is asking, when it was first sent, what it asks to
@@ -90,7 +91,7 @@ impl GuardedHeaders {
     /// # Errors
     ///
     /// The refusal.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, headers: &HeaderMap, named: NamedFields) -> Result<(), Refusal> {
         for name in headers.keys() {
             if let Cow::Owned(read) = as_read(name)
                 && self.counts(&read)
@@ -101,9 +102,7 @@ impl GuardedHeaders {
             }
         }
         let ends_here = |name: &HeaderName| self.counts(name.as_str()) && !FRAMING.contains(name);
-        if headers.contains_key(header::CONNECTION)
-            && named_by_connection(headers).iter().any(ends_here)
-        {
+        if named.connection && named_by_connection(headers).iter().any(ends_here) {
             return Err(Refusal::Malformed("Connection names a header that counts"));
         }
         Ok(())
@@ -158,7 +157,7 @@ mod tests {
     fn checked(name: &'static str, value: &'static str) -> Result<(), Refusal> {
         let mut headers = HeaderMap::new();
         headers.insert(name, value.parse().unwrap());
-        guard().check(&headers)
+        guard().check(&headers, NamedFields::of(&headers))
     }
 
     #[test]

@@ -19,6 +19,7 @@ use retrysafe_core::wire::{
 };
 
 use super::guard::{GuardedHeaders, as_read};
+use super::named_fields::NamedFields;
 use super::scope::LastCaller;
 use crate::dashboard::SESSION_COOKIE;
 
@@ -246,8 +247,7 @@ pub(crate) enum TrailersTaken {
 }
 
 /// Where a caller takes trailers: in HTTP/1.1 it must have said so.
-pub(crate) fn trailers_taken(parts: &Parts) -> TrailersTaken {
-    let mut lines = parts.headers.get_all(header::TE).iter();
+pub(crate) fn trailers_taken(parts: &Parts, named: NamedFields) -> TrailersTaken {
     let says_so = |line: &HeaderValue| {
         line.as_bytes()
             .split(|b| *b == b',')
@@ -255,16 +255,15 @@ pub(crate) fn trailers_taken(parts: &Parts) -> TrailersTaken {
     };
     match parts.version {
         Version::HTTP_2 => TrailersTaken::Always,
-        Version::HTTP_11 if lines.any(says_so) => TrailersTaken::Chunked,
+        Version::HTTP_11 if named.te && parts.headers.get_all(header::TE).iter().any(says_so) => {
+            TrailersTaken::Chunked
+        }
         _ => TrailersTaken::Never,
     }
 }
 
 /// Lets an answer announce trailers only where they can follow.
-pub(crate) fn announce_trailers<B: Body>(
-    mut response: Response<B>,
-    taken: TrailersTaken,
-) -> Response<B> {
+pub(crate) fn announce_trailers<B: Body>(response: &mut Response<B>, taken: TrailersTaken) {
     let may_follow = match taken {
         TrailersTaken::Always => true,
         TrailersTaken::Chunked => response.body().size_hint().exact().is_none(),
@@ -273,7 +272,6 @@ pub(crate) fn announce_trailers<B: Body>(
     if !may_follow {
         response.headers_mut().remove(header::TRAILER);
     }
-    response
 }
 
 /// Takes what belongs to one hop. `Upgrade` survives where the caller wants another protocol and the
@@ -287,6 +285,11 @@ fn strip_hop_and(
     keep_upgrade: bool,
     is_unwanted: impl Fn(&HeaderName) -> bool,
 ) {
+    let is_unwanted = |name: &HeaderName| is_of_one_hop(name.as_str()) || is_unwanted(name);
+    // `Connection` and `Upgrade` belong to one hop themselves, so where nothing does, there is neither.
+    if !headers.keys().any(is_unwanted) {
+        return;
+    }
     let upgrade = if keep_upgrade { headers.remove(header::UPGRADE) } else { None };
     if headers.contains_key(header::CONNECTION) {
         for name in named_by_connection(headers) {
@@ -296,17 +299,21 @@ fn strip_hop_and(
             }
         }
     }
-    strip(headers, |name| is_of_one_hop(name.as_str()) || is_unwanted(name));
+    strip(headers, is_unwanted);
     if let Some(upgrade) = upgrade {
         headers.insert(header::UPGRADE, upgrade);
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     }
 }
 
-/// Says to the upstream who the caller is.
-pub(crate) fn forward(headers: &mut HeaderMap, peer: &Peer, networks: &[IpNet]) {
+/// Says to the upstream who the caller is, and which host it has named.
+pub(crate) fn forward(
+    headers: &mut HeaderMap,
+    peer: &Peer,
+    networks: &[IpNet],
+    host: Option<HeaderValue>,
+) {
     let proto = HeaderValue::from_static(if peer.is_tls { "https" } else { "http" });
-    let host = headers.get(header::HOST).cloned();
     if !peer.is_trusted(networks) {
         strip(headers, |name| CLAIMS.contains(name));
         headers.insert(X_FORWARDED_FOR, peer.shown.clone());
@@ -349,35 +356,37 @@ pub(crate) fn announce(headers: &mut HeaderMap, attempt: &Attempt) {
 /// Makes ids of requests: a random beginning per process and a number.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
-    process: u64,
+    process: [u8; 16],
     next: AtomicU64,
 }
 
 impl RequestIds {
     pub(crate) fn new(process: u64) -> Self {
-        Self { process, next: AtomicU64::new(0) }
+        Self { process: hex_of(process), next: AtomicU64::new(0) }
     }
 
     /// The id of a request: the client's first one if it is sane, else a new one. The request has no other afterwards.
-    pub(crate) fn of(&self, headers: &mut HeaderMap) -> HeaderValue {
-        let given = headers.get(X_REQUEST_ID);
+    pub(crate) fn of(&self, headers: &mut HeaderMap, named: NamedFields) -> HeaderValue {
+        let given = if named.request_id { headers.get(X_REQUEST_ID) } else { None };
         if let Some(given) = given.filter(|given| is_sane(given.as_bytes())).cloned() {
             headers.insert(X_REQUEST_ID, given.clone());
             return given;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let made = HeaderValue::from_bytes(&hex_of(self.process, number))
-            .unwrap_or(HeaderValue::from_static("none"));
+        let mut id = [0; 32];
+        let (process, of_request) = id.split_at_mut(16);
+        process.copy_from_slice(&self.process);
+        of_request.copy_from_slice(&hex_of(number));
+        let made = HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("none"));
         headers.insert(X_REQUEST_ID, made.clone());
         made
     }
 }
 
-/// Two numbers as 32 hexadecimal digits. Every request needs them, so they are not formatted.
-fn hex_of(high: u64, low: u64) -> [u8; 32] {
-    let number = u128::from(high) << 64 | u128::from(low);
+/// A number as 16 hexadecimal digits. Every request needs them, so they are not formatted.
+fn hex_of(number: u64) -> [u8; 16] {
     std::array::from_fn(|at| {
-        let digit = (number >> (124 - 4 * at)) as u8 & 0xf;
+        let digit = (number >> (60 - 4 * at)) as u8 & 0xf;
         if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
     })
 }
@@ -400,6 +409,16 @@ mod tests {
         map
     }
 
+    fn forward_said(headers: &mut HeaderMap, peer: &Peer, networks: &[IpNet]) {
+        let host = headers.get(header::HOST).cloned();
+        forward(headers, peer, networks, host);
+    }
+
+    fn id_of(ids: &RequestIds, headers: &mut HeaderMap) -> HeaderValue {
+        let named = NamedFields::of(headers);
+        ids.of(headers, named)
+    }
+
     #[test]
     fn what_strangers_claim_is_replaced_and_what_proxies_claim_is_kept() {
         let claims = [
@@ -411,17 +430,17 @@ mod tests {
         ];
         let peer = Peer::new("10.1.1.1".parse().unwrap(), false);
         let mut headers = map(&claims);
-        forward(&mut headers, &peer, &[]);
+        forward_said(&mut headers, &peer, &[]);
         assert_eq!(headers["x-forwarded-for"], "10.1.1.1");
         assert_eq!(headers["x-forwarded-proto"], "http");
         assert_eq!(headers["x-forwarded-host"], "api.test");
         assert!(!headers.contains_key("forwarded") && !headers.contains_key("x-real-ip"));
         let mut headers = map(&[("x-forwarded-host", "forged.test")]);
-        forward(&mut headers, &peer, &[]);
+        forward_said(&mut headers, &peer, &[]);
         assert!(!headers.contains_key("x-forwarded-host"), "a caller may name no host at all");
 
         let mut headers = map(&claims);
-        forward(&mut headers, &peer, &["10.0.0.0/8".parse().unwrap()]);
+        forward_said(&mut headers, &peer, &["10.0.0.0/8".parse().unwrap()]);
         assert_eq!(headers["x-forwarded-for"], "1.2.3.4, 10.1.1.1");
         assert_eq!(headers["x-forwarded-proto"], "https");
         assert_eq!(headers["forwarded"], "for=1.2.3.4");
@@ -516,16 +535,18 @@ mod tests {
     fn sane_request_ids_are_kept_and_others_made() {
         let ids = RequestIds::new(7);
         let mut headers = map(&[("x-request-id", "abc-1")]);
-        assert_eq!(ids.of(&mut headers), "abc-1");
+        assert_eq!(id_of(&ids, &mut headers), "abc-1");
         let mut headers = map(&[("x-request-id", "first"), ("x-request-id", "second")]);
-        assert_eq!(ids.of(&mut headers), "first");
+        assert_eq!(id_of(&ids, &mut headers), "first");
         assert_eq!(headers.get_all("x-request-id").iter().count(), 1);
         for bad in ["", "a b", "<script>", "a\"b", "a\\b"] {
             let mut headers = map(&[("x-request-id", bad)]);
-            let made = ids.of(&mut headers);
+            let made = id_of(&ids, &mut headers);
             assert_eq!(made.len(), 32);
+            assert!(made.to_str().unwrap().starts_with("0000000000000007"));
             assert_eq!(headers["x-request-id"], made);
         }
-        assert_ne!(ids.of(&mut HeaderMap::new()), ids.of(&mut HeaderMap::new()));
+        let [one, other] = [(); 2].map(|()| id_of(&ids, &mut HeaderMap::new()));
+        assert_ne!(one, other);
     }
 }

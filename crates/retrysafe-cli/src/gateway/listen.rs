@@ -5,13 +5,13 @@
 //! connections go at once and running requests come to their end.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use super::body::{Broken, Reply};
 use super::descriptors::Slotted;
 use super::headers::Peer;
+use super::lasting_timer::HeadTimer;
 use super::wake_batcher::WakeBatcher;
 use super::{Gateway, Worker, preface};
 use crate::slow_readers::{self, StreamExecutor, StreamProgress, TimedWrites};
@@ -280,7 +281,7 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
             .await;
     }
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(HeadTimer::default())
         .header_read_timeout(head_time_max)
         .max_buf_size(HEAD_BYTES_MAX)
         // A caller may close its sending side and still wait for the answer.
@@ -363,9 +364,8 @@ async fn until<C: Future<Output = hyper::Result<()>>>(
     shut_down: impl FnOnce(Pin<&mut C>),
 ) -> io::Result<()> {
     let mut connection = pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => return ended.map_err(io::Error::other),
-        () = stopped(stop) => {}
+    if let Some(ended) = ended_before(connection.as_mut(), stop).await {
+        return ended.map_err(io::Error::other);
     }
     shut_down(connection.as_mut());
     loop {
@@ -376,5 +376,86 @@ async fn until<C: Future<Output = hyper::Result<()>>>(
             Err(_) if was_idle && under_way.is_none() => return Ok(()),
             Err(_) => {}
         }
+    }
+}
+
+/// Serves a connection until it ends; or gives nothing, if a stop is asked for before.
+///
+/// A connection is polled several times for each request. Whether a stop is asked for is a look at a number then; the list of those who are
+/// woken by a stop is entered once.
+async fn ended_before<T>(
+    mut connection: Pin<&mut impl Future<Output = T>>,
+    stop: watch::Receiver<bool>,
+) -> Option<T> {
+    // Without a budget: a poll that finds the budget used up would not enter the list.
+    let mut stopped = pin!(tokio::task::unconstrained(stopped(stop.clone())));
+    let mut woken_by_stop: Option<Waker> = None;
+    poll_fn(|context| {
+        if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+            return Poll::Ready(Some(ended));
+        }
+        let is_entered = woken_by_stop.as_ref().is_some_and(|it| it.will_wake(context.waker()));
+        if is_entered && stop.has_changed().is_ok_and(|has_changed| !has_changed) {
+            return Poll::Pending;
+        }
+        woken_by_stop = Some(context.waker().clone());
+        stopped.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// A connection that is served for ever, and notes that it is.
+    fn endless(is_served: &Arc<AtomicBool>) -> impl Future<Output = ()> + use<> {
+        let is_served = Arc::clone(is_served);
+        poll_fn(move |_| {
+            is_served.store(true, Ordering::Relaxed);
+            Poll::Pending
+        })
+    }
+
+    async fn until_served(is_served: &AtomicBool) {
+        while !is_served.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_wakes_a_connection_that_is_idle() {
+        let (tell, stop) = watch::channel(false);
+        let is_served = Arc::default();
+        let connection = endless(&is_served);
+        let ended = tokio::spawn(async move { ended_before(pin!(connection), stop).await });
+        until_served(&is_served).await;
+        // Whoever is told that nothing has changed goes on.
+        tell.send(false).unwrap();
+        is_served.store(false, Ordering::Relaxed);
+        until_served(&is_served).await;
+        assert!(!ended.is_finished());
+        tell.send(true).unwrap();
+        assert_eq!(ended.await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_was_asked_for_before_is_heard_and_so_is_the_end_of_whoever_asks() {
+        let (_tell, stop) = watch::channel(true);
+        assert_eq!(ended_before(pin!(std::future::pending::<()>()), stop).await, None);
+        let (tell, stop) = watch::channel(false);
+        let is_served = Arc::default();
+        let connection = endless(&is_served);
+        let ended = tokio::spawn(async move { ended_before(pin!(connection), stop).await });
+        until_served(&is_served).await;
+        drop(tell);
+        assert_eq!(ended.await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_its_end() {
+        let (_tell, stop) = watch::channel(false);
+        assert_eq!(ended_before(pin!(std::future::ready(7)), stop).await, Some(7));
     }
 }

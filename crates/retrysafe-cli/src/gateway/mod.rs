@@ -33,10 +33,12 @@ mod http_form;
 pub(crate) mod in_process;
 mod jwks;
 pub(crate) mod jwt;
+mod lasting_timer;
 pub(crate) mod listen;
 pub(crate) mod live;
 mod look_back;
 mod lookup_desk;
+mod named_fields;
 mod outgoing;
 mod pool;
 mod predecessor;
@@ -93,6 +95,8 @@ use destination::Destination;
 use durations::AskedLabels;
 use headers::{Peer, RequestIds, X_REQUEST_ID};
 use live::Live;
+use named_fields::NamedFields;
+use outgoing::Outgoing;
 use pool::Pool;
 use proxy::{OnwardWay, Proxy};
 use request_log::{Asked, Line, Outcome, RequestLog, Way};
@@ -242,12 +246,15 @@ impl<S: Store> Worker<S> {
         let started = Instant::now();
         let live = self.live();
         let (mut parts, body) = request.into_parts();
-        headers::join_cookies(&mut parts);
-        headers::strip_session(&mut parts.headers);
-        let request_id = self.gateway.ids.of(&mut parts.headers);
-        let mut noted = self.note(&live, &parts, peer);
+        let named = NamedFields::of(&parts.headers);
+        if named.cookie {
+            headers::join_cookies(&mut parts);
+            headers::strip_session(&mut parts.headers);
+        }
+        let request_id = self.gateway.ids.of(&mut parts.headers, named);
+        let mut noted = self.note(&live, &parts, named, peer);
 
-        if let Err(refusal) = front::check(&parts, &live.guard) {
+        if let Err(refusal) = front::check(&parts, named, &live.guard) {
             return self.turned_away(&live, &refusal, noted, started, &request_id);
         }
         let page = noted.page.as_ref();
@@ -271,40 +278,46 @@ impl<S: Store> Worker<S> {
             }
         };
 
-        let Some(upstream) = live.upstreams.get(destination.upstream).cloned() else {
+        let Some(upstream) = live.upstreams.get(destination.upstream) else {
             let refusal = Refusal::UpstreamUnreachable { retry_after: ASK_AGAIN_SOON };
             return self.turned_away(&live, &refusal, noted, started, &request_id);
         };
+        let upstream = Arc::clone(upstream);
         noted.upstream = Some(Arc::clone(&upstream));
         noted.key = key;
         if let Some(span) = &mut noted.span {
             span.key = key;
         }
-        let wants_upgrade = facts.is_none() && headers::wants_upgrade(&parts);
-        let trailers = headers::trailers_taken(&parts);
+        let wants_upgrade = facts.is_none() && named.upgrade && headers::wants_upgrade(&parts);
+        let trailers = headers::trailers_taken(&parts, named);
         let body = CallersBody::new(body, parts.version);
-        let request = Request::from_parts(parts, body);
-        let gate = Arc::clone(&upstream.health) as Arc<dyn ExecutionGate>;
-        let way = OnwardWay { upstream, destination };
-        let upstream = self.proxy.to(live, Arc::clone(&route), Arc::clone(peer), way);
-        let upstream = upstream.traced(noted.span.as_ref().map(OpenSpan::request));
         noted.way = if has_key { Way::Keyed } else { Way::Passed };
-        let response = match facts {
-            None => upstream.pass(request, wants_upgrade).await,
+        let mut response = match facts {
+            None => {
+                let way = OnwardWay { upstream, destination };
+                let upstream = self.proxy.to(live, Arc::clone(&route), Arc::clone(peer), way);
+                let upstream = upstream.traced(noted.span.as_ref().map(OpenSpan::request));
+                let request = Request::from_parts(parts, Outgoing::Streamed(body));
+                upstream.pass(request, wants_upgrade, &request_id).await
+            }
             Some(facts) => {
-                let guarded = self.gateway.layer.layer(upstream);
+                let gate = Arc::clone(&upstream.health) as Arc<dyn ExecutionGate>;
                 let facts = facts.share(peer.share.clone()).gate(gate);
                 let facts = match &noted.span {
                     Some(span) => facts.watch(span.request() as Arc<dyn RequestWatch>),
                     None => facts,
                 };
-                match guarded.guard(request, facts).await {
+                let way = OnwardWay { upstream, destination };
+                let upstream = self.proxy.to(live, Arc::clone(&route), Arc::clone(peer), way);
+                let upstream = upstream.traced(noted.span.as_ref().map(OpenSpan::request));
+                let guarded = self.gateway.layer.layer(upstream);
+                match guarded.guard(Request::from_parts(parts, body), facts).await {
                     Ok(response) => told(response, &route.rules.policy, has_key),
                     Err(never) => match never {},
                 }
             }
         };
-        let response = headers::announce_trailers(response, trailers);
+        headers::announce_trailers(&mut response, trailers);
         self.finish(&route, response, noted, started, &request_id)
     }
 
@@ -385,7 +398,7 @@ impl<S: Store> Worker<S> {
     }
 
     /// What the log will need, if there is one, and the page that is asking, if there is one.
-    fn note(&self, live: &Live, parts: &Parts, peer: &Peer) -> Noted {
+    fn note(&self, live: &Live, parts: &Parts, named: NamedFields, peer: &Peer) -> Noted {
         let line = self.gateway.log.as_ref();
         let line = line.map(|log| Asked::of(parts, peer, log));
         let span = self.gateway.tracer.as_ref();
@@ -393,7 +406,7 @@ impl<S: Store> Worker<S> {
             line,
             key: None,
             way: Way::Ours,
-            page: Page::of(live, parts),
+            page: if named.origin { Page::of(live, parts) } else { None },
             upstream: None,
             labels: AskedLabels::new(&parts.method, peer.is_tls()),
             span: span.map(|tracer| tracer.request(parts, peer.is_tls())),

@@ -16,10 +16,11 @@
 use std::collections::VecDeque;
 use std::error::Error;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -32,6 +33,7 @@ use tokio::time::{Instant, timeout};
 use super::connect::{Connector, Exchange, SpokeUnasked};
 use super::descriptors::Slotted;
 use super::http_form::{in_http1, in_http2};
+use super::lasting_timer::LastingTimer;
 use super::outgoing::Outgoing;
 use super::sender::{Sender, is_refused_stream};
 use super::upload::{Patience, TooSlow, Upload};
@@ -68,36 +70,39 @@ const ANSWER_FIELDS_MAX: usize = 512;
 
 /// The connections of one thread.
 #[derive(Clone)]
-pub(crate) struct Pool {
-    idle: Arc<Mutex<IdleConnections>>,
+pub(crate) struct Pool(Arc<PoolShared>);
+
+struct PoolShared {
+    idle: Mutex<IdleConnections>,
     /// How many more connections all threads may have.
     slots: Arc<Semaphore>,
 }
 
 #[derive(Default)]
 struct IdleConnections {
-    list: VecDeque<Idle>,
+    list: VecDeque<Box<Connection>>,
     /// Those whose answer was read before their request was written: the upstream may take the rest, or
     /// may not.
-    unwritten: Vec<Idle>,
+    unwritten: Vec<Connection>,
     /// Until then none is kept.
     distrusted_until: Option<Instant>,
 }
 
-struct Idle {
-    connection: Connection,
-    since: Instant,
+/// A connection, and what is known of the last request that was sent over it. In a box for as long as it lives: it passes through many
+/// hands with each request.
+struct Connection {
+    sender: Sender,
+    exchange: Exchange,
+    task: ConnectionTask,
+    /// The time limit of whatever is waited for.
+    timer: LastingTimer,
+    /// Since when it is idle, if it is.
+    idle_since: Instant,
     upload: Upload,
     /// For how long its upstream may take nothing of the request.
     pause_max: Duration,
     /// The generation of the connector that made it: there may be several upstreams, and a reload may name others.
     generation: u64,
-}
-
-struct Connection {
-    sender: Sender,
-    exchange: Exchange,
-    task: ConnectionTask,
 }
 
 /// The task of a connection, which ends with this. By itself it would wait for as long as an upstream
@@ -114,10 +119,7 @@ impl Drop for ConnectionTask {
 
 /// A connection whose answer is being read.
 pub(crate) struct Held {
-    connection: Connection,
-    upload: Upload,
-    pause_max: Duration,
-    generation: u64,
+    connection: Box<Connection>,
     pool: Pool,
 }
 
@@ -142,7 +144,7 @@ pub(crate) enum Failure {
 impl Pool {
     /// A pool without connections, which takes a slot for each.
     pub(crate) fn new(slots: Arc<Semaphore>) -> Self {
-        Self { idle: Arc::default(), slots }
+        Self(Arc::new(PoolShared { idle: Mutex::default(), slots }))
     }
 
     /// Sends a request and waits for the head of its answer.
@@ -157,37 +159,50 @@ impl Pool {
         patience: Patience,
         attempt: Option<&Attempt>,
     ) -> Result<(Response<Incoming>, Held), Failure> {
-        let generation = connector.generation();
-        let upload = Upload::new();
+        let mut now = Instant::now();
+        let upload = Upload::new(now);
         let mut request = request.map(|body| upload.watch(body));
-        let mut reused = self.idle_connection(generation).await;
+        let mut reused = self.idle_connection(connector.generation(), &mut now).await;
         loop {
             let was_reused = reused.is_some();
             let mut connection = match reused.take() {
                 Some(reused) => reused,
-                None => self.connect(connector, patience.with_upstream).await?,
+                None => {
+                    let connecting = self.connect(connector, patience.with_upstream, &upload);
+                    let connection = Box::pin(connecting).await?;
+                    now = Instant::now();
+                    connection
+                }
             };
+            connection.upload = upload.clone();
+            connection.pause_max = patience.with_upstream;
+            upload.begin(now);
+            let Connection { sender, exchange, timer, .. } = &mut *connection;
             // An upstream over TLS may choose another HTTP for each connection.
-            request = if connection.sender.is_http1() {
-                // Over HTTP/2 each answer names its request.
-                connection.exchange.asked(was_reused);
-                in_http1(request)
-            } else {
-                let told = "the host that the request names cannot be said in HTTP/2";
-                let is_tls = connector.is_tls();
-                let mut request =
-                    in_http2(request, is_tls).map_err(|_| Failure::NotSent(told.into()))?;
-                request.body_mut().count_pieces();
-                request
+            let sent = match sender {
+                Sender::Http1(sender) => {
+                    if request.version() == Version::HTTP_2 {
+                        request = in_http1(request);
+                    }
+                    // Over HTTP/2 each answer names its request.
+                    exchange.asked(was_reused);
+                    let answer = pin!(sender.try_send_request(request));
+                    upload.wait_for_answer(answer, timer, patience, attempt, now).await
+                }
+                Sender::Http2(sender) => {
+                    let told = "the host that the request names cannot be said in HTTP/2";
+                    let is_tls = connector.is_tls();
+                    let mut request =
+                        in_http2(request, is_tls).map_err(|_| Failure::NotSent(told.into()))?;
+                    request.body_mut().count_pieces();
+                    let answer = Box::pin(sender.try_send_request(request));
+                    upload.wait_for_answer(pin!(answer), timer, patience, attempt, now).await
+                }
             };
-            let sending = connection.sender.try_send_request(request);
-            let mut error = match upload.send(sending, patience, attempt).await {
+            let mut error = match sent {
                 Ok(Ok(response)) => {
                     connection.exchange.answered();
-                    let pause_max = patience.with_upstream;
-                    let pool = self.clone();
-                    let held = Held { connection, upload, pause_max, generation, pool };
-                    return Ok((response, held));
+                    return Ok((response, Held { connection, pool: self.clone() }));
                 }
                 Ok(Err(error)) => error,
                 Err(TooSlow::Caller) => return Err(Failure::CallersFault(Refusal::BodyTimeout)),
@@ -200,7 +215,10 @@ impl Pool {
             }
             match error.take_message() {
                 // The connection was closed while it was idle, before it began to write.
-                Some(unsent) if was_reused => request = unsent,
+                Some(unsent) if was_reused => {
+                    request = unsent;
+                    now = Instant::now();
+                }
                 Some(_) => return Err(Failure::NotSent(error.into_error().to_string())),
                 None if upload.has_failed() => {
                     return Err(Failure::CallersFault(Refusal::BodyBroken));
@@ -222,17 +240,17 @@ impl Pool {
         let mut connections = self.connections();
         let list = std::mem::take(&mut connections.list);
         for idle in list {
-            if idle.since.elapsed() < IDLE_MAX && !idle.connection.sender.is_closed() {
+            if idle.idle_since.elapsed() < IDLE_MAX && !idle.sender.is_closed() {
                 connections.list.push_back(idle);
             } else {
-                connections.let_go(idle);
+                connections.let_go(*idle);
             }
         }
         connections.unwritten.retain(|idle| idle.is_unwritten() && !idle.is_stuck());
     }
 
     fn connections(&self) -> MutexGuard<'_, IdleConnections> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Uses each connection once from now on, for a while.
@@ -251,23 +269,24 @@ impl Pool {
         }
     }
 
-    /// The connection that was used last, so that a lull lets the others go.
-    async fn idle_connection(&self, generation: u64) -> Option<Connection> {
+    /// The connection that was used last, so that a lull lets the others go. If it had to be waited for, `now` is later.
+    async fn idle_connection(&self, generation: u64, now: &mut Instant) -> Option<Box<Connection>> {
         loop {
             let mut idle = self.connections().take_last(generation)?;
             // A connection of HTTP/2 takes another request at any time, also while the body of the one before is being sent.
-            let is_taken = !idle.connection.sender.is_http1() && !idle.upload.is_over();
-            let is_stale = idle.since.elapsed() > IDLE_MAX;
-            let sender = &mut idle.connection.sender;
-            if !is_taken
-                && !is_stale
-                && !sender.is_closed()
-                && (sender.is_ready()
-                    || matches!(timeout(READY_MAX, sender.ready()).await, Ok(Ok(()))))
-            {
-                return Some(idle.connection);
+            let is_taken = !idle.sender.is_http1() && !idle.upload.is_over();
+            let is_stale = now.saturating_duration_since(idle.idle_since) > IDLE_MAX;
+            if !is_taken && !is_stale && !idle.sender.is_closed() {
+                if idle.sender.is_ready() {
+                    return Some(idle);
+                }
+                let is_ready = Box::pin(timeout(READY_MAX, idle.sender.ready())).await;
+                *now = Instant::now();
+                if matches!(is_ready, Ok(Ok(()))) {
+                    return Some(idle);
+                }
             }
-            self.connections().let_go(idle);
+            self.connections().let_go(*idle);
         }
     }
 
@@ -275,15 +294,26 @@ impl Pool {
         &self,
         connector: &Connector,
         patience: Duration,
-    ) -> Result<Connection, Failure> {
+        upload: &Upload,
+    ) -> Result<Box<Connection>, Failure> {
         let limit = CONNECT_MAX.min(patience);
-        let slot = match timeout(limit, Arc::clone(&self.slots).acquire_owned()).await {
+        let slot = match timeout(limit, Arc::clone(&self.0.slots).acquire_owned()).await {
             Ok(Ok(slot)) => slot,
             Ok(Err(_)) | Err(_) => {
                 return Err(Failure::NotSent("too many connections to the upstream".into()));
             }
         };
-        self.open(connector, limit, slot).await
+        let (sender, exchange, task) = self.open(connector, limit, slot).await?;
+        Ok(Box::new(Connection {
+            sender,
+            exchange,
+            task,
+            timer: LastingTimer::default(),
+            idle_since: Instant::now(),
+            upload: upload.clone(),
+            pause_max: patience,
+            generation: connector.generation(),
+        }))
     }
 
     /// Connects; the connection keeps its slot until it has ended.
@@ -292,7 +322,7 @@ impl Pool {
         connector: &Connector,
         limit: Duration,
         slot: OwnedSemaphorePermit,
-    ) -> Result<Connection, Failure> {
+    ) -> Result<(Sender, Exchange, ConnectionTask), Failure> {
         let stream = match timeout(limit, connector.connect()).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(Failure::NotSent(error.to_string())),
@@ -313,7 +343,7 @@ impl Pool {
                 let _ = connection.await;
             });
             let task = ConnectionTask(Some(task.abort_handle()));
-            return Ok(Connection { sender: Sender::Http2(sender), exchange, task });
+            return Ok((Sender::Http2(sender), exchange, task));
         }
         let (sender, connection) = http1::Builder::new()
             .max_headers(ANSWER_FIELDS_MAX)
@@ -329,29 +359,29 @@ impl Pool {
             }
         });
         let task = ConnectionTask(Some(task.abort_handle()));
-        Ok(Connection { sender: Sender::Http1(sender), exchange, task })
+        Ok((Sender::Http1(sender), exchange, task))
     }
 }
 
 impl IdleConnections {
     /// The connection of a connector that was used last. Those of connectors that a reload took away end by `tidy`.
-    fn take_last(&mut self, generation: u64) -> Option<Idle> {
+    fn take_last(&mut self, generation: u64) -> Option<Box<Connection>> {
         let place = self.list.iter().rposition(|idle| idle.generation == generation)?;
         self.list.remove(place)
     }
 
     /// Lets go of a connection that is not used again. One that still writes may do so.
-    fn let_go(&mut self, idle: Idle) {
+    fn let_go(&mut self, idle: Connection) {
         if idle.is_unwritten() {
             self.unwritten.push(idle);
         }
     }
 }
 
-impl Idle {
+impl Connection {
     /// Whether the request is not written yet, as far as the connection knows.
     fn is_unwritten(&self) -> bool {
-        let sender = &self.connection.sender;
+        let sender = &self.sender;
         let is_free = if sender.is_http1() { sender.is_ready() } else { self.upload.is_over() };
         !sender.is_closed() && !is_free
     }
@@ -394,19 +424,19 @@ fn is_nameless(error: &hyper::Error) -> bool {
 impl Held {
     /// The answer was read whole: the connection may be used again.
     pub(crate) fn give_back(self) {
-        let Self { connection, upload, pause_max, generation, pool } = self;
-        let since = Instant::now();
-        let idle = Idle { connection, since, upload, pause_max, generation };
+        let Self { mut connection, pool } = self;
+        let now = Instant::now();
+        connection.idle_since = now;
         let mut connections = pool.connections();
-        if connections.distrusted_until.is_some_and(|until| since < until) {
-            return connections.let_go(idle);
+        if connections.distrusted_until.is_some_and(|until| now < until) {
+            return connections.let_go(*connection);
         }
         if connections.list.len() >= IDLE_CONNECTIONS_MAX
             && let Some(oldest) = connections.list.pop_front()
         {
-            connections.let_go(oldest);
+            connections.let_go(*oldest);
         }
-        connections.list.push_back(idle);
+        connections.list.push_back(connection);
     }
 
     /// The answer switches to another protocol: the connection is handed over.

@@ -8,11 +8,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
+use hyper::body::Incoming;
 use retrysafe::layer::{self, Attempt, Failed};
 use retrysafe_core::event;
 use retrysafe_core::key::KeyDigest;
@@ -28,7 +30,7 @@ use super::framing::{self, Afterwards};
 use super::headers::{self, Peer};
 use super::live::Live;
 use super::outgoing::Outgoing;
-use super::pool::{Failure, Pool};
+use super::pool::{Failure, Held, Pool};
 use super::route::Route;
 use super::silence::Silence;
 use super::upload::Patience;
@@ -91,15 +93,16 @@ impl RoutedProxy {
     /// Passes an uncovered request on, as it comes, and its answer back.
     pub(crate) async fn pass(
         &self,
-        mut request: Request<CallersBody>,
+        mut request: Request<Outgoing>,
         wants_upgrade: bool,
+        request_id: &HeaderValue,
     ) -> Response<Reply> {
-        let whose = Whose::of(&self.route, None, request.headers());
         let callers_side = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
-        let request = self.outgoing(request.map(Outgoing::Streamed), wants_upgrade);
-        let mut response = match self.exchange(request, None).await {
+        self.make_outgoing(&mut request, wants_upgrade);
+        let mut response = match self.exchange(request, None, wants_upgrade).await {
             Ok(response) => response,
             Err(failure) => {
+                let whose = Whose { route: &self.route, key: None, request_id: Some(request_id) };
                 let (_, refusal) = whose.report(failure);
                 return answer::refused_without_key(&refusal, &self.route.rules.policy);
             }
@@ -114,14 +117,20 @@ impl RoutedProxy {
 
     async fn execute(self, request: Request<layer::Body<CallersBody>>) -> Response<Answer> {
         let attempt = request.extensions().get::<Attempt>().cloned();
-        let whose = Whose::of(&self.route, attempt.as_ref(), request.headers());
-        let mut request = self.outgoing(request.map(Outgoing::Guarded), false);
+        let request_id = request.headers().get(headers::X_REQUEST_ID).cloned();
+        let mut request = request.map(Outgoing::Guarded);
+        self.make_outgoing(&mut request, false);
         if let Some(attempt) = &attempt {
             headers::announce(request.headers_mut(), attempt);
         }
-        let mut response = match self.exchange(request, attempt.as_ref()).await {
+        let mut response = match self.exchange(request, attempt.as_ref(), false).await {
             Ok(response) => response,
-            Err(failure) => return failed(whose.report(failure)),
+            Err(failure) => {
+                let key = attempt.as_ref().map(Attempt::key);
+                let request_id = request_id.as_ref();
+                let whose = Whose { route: &self.route, key, request_id };
+                return failed(whose.report(failure));
+            }
         };
         headers::strip_hop(response.headers_mut(), false);
         match attempt {
@@ -134,20 +143,23 @@ impl RoutedProxy {
         response
     }
 
-    /// The request in the form in which it goes to the upstream.
-    fn outgoing(&self, mut request: Request<Outgoing>, wants_upgrade: bool) -> Request<Outgoing> {
+    /// Brings a request into the form in which it goes to the upstream.
+    fn make_outgoing(&self, request: &mut Request<Outgoing>, wants_upgrade: bool) {
         *request.version_mut() = Version::HTTP_11;
-        if !request.headers().contains_key(header::HOST)
+        let mut named_host = request.headers().get(header::HOST).cloned();
+        if named_host.is_none()
             && let Some(authority) = request.uri().authority()
             && let Ok(host) = HeaderValue::from_str(authority.as_str())
         {
-            request.headers_mut().insert(header::HOST, host);
+            request.headers_mut().insert(header::HOST, host.clone());
+            named_host = Some(host);
         }
+        let is_host_named = named_host.is_some();
         headers::strip_request(request.headers_mut(), &self.live.guard, wants_upgrade);
         let networks = &self.live.config.trusted_networks;
-        headers::forward(request.headers_mut(), &self.caller, networks);
+        headers::forward(request.headers_mut(), &self.caller, networks, named_host);
         // HTTP/1.0 knows requests without it; nothing is said about a host that the caller did not name.
-        if !request.headers().contains_key(header::HOST)
+        if !is_host_named
             && let Ok(host) = HeaderValue::from_str(self.way.upstream.upstream.authority.as_str())
         {
             request.headers_mut().insert(header::HOST, host);
@@ -167,62 +179,73 @@ impl RoutedProxy {
         framing::put(&asked, length, request.headers_mut());
         // What the layer noted for us is not for the connection to hold on to.
         request.extensions_mut().clear();
-        request
     }
 
-    /// Sends one request, and reads the head of its answer. Where it is traced, the upstream is told in which span.
+    /// Sends one request, and reads the head of its answer in the one way in which everybody reads it. Where the request is traced,
+    /// the upstream is told in which span.
     async fn exchange(
         &self,
         mut request: Request<Outgoing>,
         attempt: Option<&Attempt>,
+        wants_upgrade: bool,
     ) -> Result<Response<Answer>, Failure> {
-        let Some(span) = self.span.as_ref().map(RequestSpan::upstream) else {
-            return self.send_once(request, attempt).await;
-        };
-        span.put(request.headers_mut());
-        let ended = self.send_once(request, attempt).await;
-        let server = self.way.upstream.upstream.authority.as_str();
-        span.end(
-            server,
-            match &ended {
-                Ok(response) => UpstreamEnd::Answered(response.status()),
-                Err(failure) => UpstreamEnd::Failed(reached(failure)),
-            },
-        );
-        ended
-    }
-
-    /// Sends one request, and reads the head of its answer in the one way in which everybody reads
-    /// it.
-    async fn send_once(
-        &self,
-        request: Request<Outgoing>,
-        attempt: Option<&Attempt>,
-    ) -> Result<Response<Answer>, Failure> {
-        // What has a key was refused before its begin, unless the upstream has become unhealthy since.
-        if !self.way.upstream.health.is_healthy() {
-            return Err(Failure::Unhealthy);
+        let span = self.span.as_ref().map(RequestSpan::upstream);
+        if let Some(span) = &span {
+            span.put(request.headers_mut());
         }
-        let asked = request.method().clone();
-        let asked_protocol = request.headers().get(header::UPGRADE).cloned();
+        let asked = AskedFor {
+            method: request.method().clone(),
+            // Only where the caller wants another protocol has its field survived until here.
+            protocol: if wants_upgrade { request.headers().get(header::UPGRADE) } else { None }
+                .cloned(),
+        };
         let patience = Patience {
             with_caller: self.route.rules.policy.request_time_max,
             with_upstream: self.route.rules.upstream_timeout,
         };
-        let sent = self.pool.send(&self.way.upstream.connector, request, patience, attempt).await;
-        let (mut response, held) = sent?;
+        let upstream = &*self.way.upstream;
+        // What has a key was refused before its begin, unless the upstream has become unhealthy since.
+        let ended = if upstream.health.is_healthy() {
+            let sent = self.pool.send(&upstream.connector, request, patience, attempt).await;
+            sent.and_then(|(response, held)| asked.read(response, held, patience.with_upstream))
+        } else {
+            Err(Failure::Unhealthy)
+        };
+        if let Some(span) = span {
+            let end = match &ended {
+                Ok(response) => UpstreamEnd::Answered(response.status()),
+                Err(failure) => UpstreamEnd::Failed(reached(failure)),
+            };
+            span.end(upstream.upstream.authority.as_str(), end);
+        }
+        ended
+    }
+}
+
+/// What an upstream was asked for, as far as the meaning of its answer's head depends on it.
+struct AskedFor {
+    method: Method,
+    /// Another protocol, if the caller wants one.
+    protocol: Option<HeaderValue>,
+}
+
+impl AskedFor {
+    /// Reads the head of an answer.
+    fn read(
+        &self,
+        mut response: Response<Incoming>,
+        held: Held,
+        pause_max: Duration,
+    ) -> Result<Response<Answer>, Failure> {
         let broken = |why: &str| Failure::Lost { timed_out: false, why: why.into() };
         let version = response.version();
-        let afterwards = framing::take(&asked, &mut response).map_err(broken)?;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && !headers::agrees(asked_protocol.as_ref(), response.headers())
-        {
+        let afterwards = framing::take(&self.method, &mut response).map_err(broken)?;
+        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if is_switched && !headers::agrees(self.protocol.as_ref(), response.headers()) {
             return Err(broken("the answer switches to a protocol that nobody asked for"));
         }
-        let silence = Silence::new(patience.with_upstream);
-        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         Ok(response.map(|body| match afterwards {
-            Afterwards::Reused => Answer::new(body, version, held, silence),
+            Afterwards::Reused => Answer::new(body, version, held, Silence::new(pause_max)),
             Afterwards::Closed => {
                 if is_switched {
                     held.hand_over();
@@ -269,22 +292,14 @@ fn failed((failed, refusal): (Failed, Refusal)) -> Response<Answer> {
 }
 
 /// Whose request it is, as far as a warning about it must say.
-struct Whose {
-    route: Arc<Route>,
+struct Whose<'a> {
+    route: &'a Route,
     /// None where it is not protected.
     key: Option<KeyDigest>,
-    request_id: Option<HeaderValue>,
+    request_id: Option<&'a HeaderValue>,
 }
 
-impl Whose {
-    fn of(route: &Arc<Route>, attempt: Option<&Attempt>, headers: &HeaderMap) -> Self {
-        Self {
-            route: Arc::clone(route),
-            key: attempt.map(Attempt::key),
-            request_id: headers.get(headers::X_REQUEST_ID).cloned(),
-        }
-    }
-
+impl Whose<'_> {
     /// Counts a failure, and says what it means to the layer and to an unprotected caller.
     fn report(&self, failure: Failure) -> (Failed, Refusal) {
         let count = |reached: &'static str| {
@@ -293,7 +308,7 @@ impl Whose {
         let reached = reached(&failure);
         let route = &*self.route.label;
         let key = self.key.as_ref().map(tracing::field::display);
-        let request_id = self.request_id.as_ref().and_then(|id| id.to_str().ok());
+        let request_id = self.request_id.and_then(|id| id.to_str().ok());
         match failure {
             Failure::NotSent(why) => {
                 count(reached);

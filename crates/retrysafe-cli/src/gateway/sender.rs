@@ -1,10 +1,8 @@
-//! How is a request handed to a connection, whichever HTTP it speaks?
+//! Is a connection free for a request, whichever HTTP it speaks?
 
 use std::error::Error;
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::{http1, http2};
 
 use super::upload::Watched;
 
@@ -41,17 +39,6 @@ impl Sender {
         match self {
             Self::Http1(sender) => sender.ready().await,
             Self::Http2(sender) => sender.ready().await,
-        }
-    }
-
-    /// Sends a request and waits for the head of its answer. A request that was not written comes back with the error.
-    pub(super) async fn try_send_request(
-        &mut self,
-        request: Request<Watched>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Watched>>> {
-        match self {
-            Self::Http1(sender) => sender.try_send_request(request).await,
-            Self::Http2(sender) => sender.try_send_request(request).await,
         }
     }
 }

@@ -5,8 +5,8 @@
 //! last piece that was handed to its connection: for the head of the answer that is the last byte of
 //! the request.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,9 +14,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use retrysafe::layer::Attempt;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::callers_body::BrokenUpload;
+use super::lasting_timer::LastingTimer;
 use super::outgoing::Outgoing;
 
 /// The least pause between two looks at whose turn it is, and so the most by which anybody is given
@@ -65,9 +66,8 @@ enum Turn {
 
 impl Upload {
     /// An upload that has not begun.
-    pub(crate) fn new() -> Self {
-        let since = Instant::now();
-        let progress = Progress { turn: Turn::Upstream, since, is_let_go: false, queued: 0 };
+    pub(crate) fn new(now: Instant) -> Self {
+        let progress = Progress { turn: Turn::Upstream, since: now, is_let_go: false, queued: 0 };
         Self(Arc::new(Mutex::new(progress)))
     }
 
@@ -93,21 +93,30 @@ impl Upload {
         (turn != Turn::Caller).then_some(since)
     }
 
-    /// Sends over a connection, and waits for the answer for as long as nobody is too slow. A
+    /// The request is about to be handed to a connection.
+    pub(crate) fn begin(&self, now: Instant) {
+        let mut progress = self.state();
+        progress.turn = Turn::Upstream;
+        progress.since = now;
+    }
+
+    /// Waits for the answer to a request that was handed to a connection, for as long as nobody is too slow. A
     /// protected request that the upstream takes too long over lets its caller go, and is waited for
     /// until the time of its attempt is used up.
+    ///
+    /// `now` is when it was [begun](Self::begin).
     ///
     /// # Errors
     ///
     /// Who is too slow.
-    pub(crate) async fn send<T>(
+    pub(crate) async fn wait_for_answer<T>(
         &self,
-        answer: impl Future<Output = T>,
+        mut answer: Pin<&mut impl Future<Output = T>>,
+        timer: &mut LastingTimer,
         patience: Patience,
         attempt: Option<&Attempt>,
+        mut now: Instant,
     ) -> Result<T, TooSlow> {
-        self.note(Turn::Upstream);
-        let mut answer = pin!(answer);
         loop {
             let Progress { turn, since, .. } = self.progress();
             let (one, other, too_slow) = match turn {
@@ -116,7 +125,7 @@ impl Upload {
                     (patience.with_upstream, patience.with_caller, TooSlow::Upstream)
                 }
             };
-            let left = one.saturating_sub(since.elapsed());
+            let left = one.saturating_sub(now.saturating_duration_since(since));
             if left.is_zero() {
                 let (TooSlow::Upstream, Some(attempt)) = (too_slow, attempt) else {
                     return Err(too_slow);
@@ -126,9 +135,15 @@ impl Upload {
                 return late.map_err(|_| TooSlow::Upstream);
             }
             // Nobody tells us when the turn changes, but the other side's time lies ahead then.
-            if let Ok(answer) = timeout(left.min(other).max(LOOK_PAUSE_MIN), &mut answer).await {
+            let next_look = now.checked_add(left.min(other).max(LOOK_PAUSE_MIN));
+            let answered = poll_fn(|context| match answer.as_mut().poll(context) {
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                Poll::Pending => timer.poll_until(next_look, context).map(|()| None),
+            });
+            if let Some(answer) = answered.await {
                 return Ok(answer);
             }
+            now = Instant::now();
         }
     }
 

@@ -68,6 +68,7 @@ pub(super) async fn answer_keyed<Svc, S, B, R>(
 }
 
 /// What becomes of a request that was read whole.
+#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
 enum Admission<Svc, R: HttpBody> {
     /// It may be begun.
     Begins(AdmittedRequest<Svc>),
@@ -181,7 +182,6 @@ fn still_running<S: Store, R: HttpBody>(
 }
 
 /// What comes of a request that may not be executed now.
-#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
 enum Looked<R: HttpBody> {
     /// This is its answer.
     Told(Response<Body<R>>),

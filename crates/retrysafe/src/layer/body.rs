@@ -51,7 +51,8 @@ pin_project_lite::pin_project! {
         B: HttpBody,
     {
         Passed { #[pin] body: B },
-        Whole { data: Bytes, trailers: Option<HeaderMap> },
+        // In a box: hardly any body has trailers, and every body would carry the room for them.
+        Whole { data: Bytes, trailers: Option<Box<HeaderMap>> },
         Joined { head: Bytes, rest: Option<Pin<Box<B>>>, broken: Option<B::Error> },
         Streamed { pieces: mpsc::Receiver<Piece<B::Error>>, left: SizeHint, is_cut_off: bool },
     }
@@ -90,7 +91,7 @@ impl<B: HttpBody> Body<B> {
 
     /// A body that was read whole.
     pub(super) fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self { kind: Kind::Whole { data, trailers } }
+        Self { kind: Kind::Whole { data, trailers: trailers.map(Box::new) } }
     }
 
     /// A body that somebody else reads, and hands on piece by piece.
@@ -251,7 +252,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
         match self.project().kind.project() {
             KindNow::Passed { body } => body.poll_frame(context),
             KindNow::Whole { data, trailers } => Poll::Ready(if data.is_empty() {
-                trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))
+                trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))
             } else {
                 Some(Ok(Frame::data(std::mem::take(data))))
             }),

@@ -37,7 +37,6 @@ use super::settle::{settle_again, settle_once};
 use super::stream::pass_on;
 
 /// What the caller gets once the end of its execution is in the record.
-#[expect(clippy::large_enum_variant, reason = "it lives for one match")]
 pub(super) enum HeldAnswer<R: HttpBody, E> {
     /// The handler's answer.
     Response(response::Parts, Body<R>),

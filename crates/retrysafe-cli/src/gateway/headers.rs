@@ -18,6 +18,7 @@ use retrysafe_core::wire::{
     ATTEMPT, FENCE, IDEMPOTENCY_EXPIRES, OUTCOME, RECORD_ID, REPLAY_MARKER,
 };
 
+use super::given_bytes::GivenBytes;
 use super::guard::{GuardedHeaders, as_read};
 use super::scope::LastCaller;
 use crate::dashboard::SESSION_COOKIE;
@@ -79,6 +80,8 @@ pub(crate) struct Peer {
     pub share: ConnectionShare,
     /// Who was asking last on the connection.
     pub last_caller: LastCaller,
+    /// The bytes of its request, where they are worth remembering.
+    pub(super) given_bytes: GivenBytes,
     address: IpAddr,
     shown: HeaderValue,
     is_tls: bool,
@@ -102,7 +105,8 @@ impl Peer {
             .unwrap_or(HeaderValue::from_static("unknown"));
         let share = ConnectionShare::default();
         let last_caller = LastCaller::default();
-        Self { share, last_caller, address, shown, is_tls }
+        let given_bytes = GivenBytes::default();
+        Self { share, last_caller, given_bytes, address, shown, is_tls }
     }
 
     fn is_trusted(&self, networks: &[IpNet]) -> bool {
@@ -365,11 +369,16 @@ impl RequestIds {
             headers.insert(X_REQUEST_ID, given.clone());
             return given;
         }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let made = HeaderValue::from_bytes(&hex_of(self.process, number))
-            .unwrap_or(HeaderValue::from_static("none"));
+        let made = self.made();
         headers.insert(X_REQUEST_ID, made.clone());
         made
+    }
+
+    /// A new id.
+    pub(crate) fn made(&self) -> HeaderValue {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        HeaderValue::from_bytes(&hex_of(self.process, number))
+            .unwrap_or(HeaderValue::from_static("none"))
     }
 }
 

@@ -213,6 +213,9 @@ metrics! {
     REQUESTS = Counter "retrysafe_requests_total" ["route", "class"];
     /// Requests that the gateway refused at the door, by code.
     DOOR_REFUSALS = Counter "retrysafe_door_refusals_total" ["code"];
+    /// Replays that the gateway gave without parsing the request, because its bytes were those of one that was replayed a moment ago. They
+    /// count in `retrysafe_begin_total` as well.
+    REPLAYS_BY_BYTES = Counter "retrysafe_replays_by_bytes_total" [];
     /// Connections of callers that are open.
     CONNECTIONS = Gauge "retrysafe_connections" [];
     /// Connections of callers that were closed at once, because file descriptors are short.

@@ -32,6 +32,11 @@ impl AskedLabels {
         let known = KNOWN.into_iter().find(|known| *known == method.as_str());
         Self { method: known.unwrap_or(OTHER), is_tls }
     }
+
+    /// Whether the connection was encrypted.
+    pub(super) fn is_tls(self) -> bool {
+        self.is_tls
+    }
 }
 
 /// The histograms of one route.

@@ -18,6 +18,7 @@ use retrysafe_core::wire::{
     ATTEMPT, FENCE, IDEMPOTENCY_EXPIRES, OUTCOME, RECORD_ID, REPLAY_MARKER,
 };
 
+use super::given_bytes::GivenBytes;
 use super::guard::{GuardedHeaders, as_read};
 use super::named_fields::NamedFields;
 use super::scope::LastCaller;
@@ -80,6 +81,8 @@ pub(crate) struct Peer {
     pub share: ConnectionShare,
     /// Who was asking last on the connection.
     pub last_caller: LastCaller,
+    /// The bytes of its request, where they are worth remembering.
+    pub(super) given_bytes: GivenBytes,
     address: IpAddr,
     shown: HeaderValue,
     is_tls: bool,
@@ -103,7 +106,8 @@ impl Peer {
             .unwrap_or(HeaderValue::from_static("unknown"));
         let share = ConnectionShare::default();
         let last_caller = LastCaller::default();
-        Self { share, last_caller, address, shown, is_tls }
+        let given_bytes = GivenBytes::default();
+        Self { share, last_caller, given_bytes, address, shown, is_tls }
     }
 
     fn is_trusted(&self, networks: &[IpNet]) -> bool {
@@ -372,14 +376,19 @@ impl RequestIds {
             headers.insert(X_REQUEST_ID, given.clone());
             return given;
         }
+        let made = self.made();
+        headers.insert(X_REQUEST_ID, made.clone());
+        made
+    }
+
+    /// A new id.
+    pub(crate) fn made(&self) -> HeaderValue {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut id = [0; 32];
         let (process, of_request) = id.split_at_mut(16);
         process.copy_from_slice(&self.process);
         of_request.copy_from_slice(&hex_of(number));
-        let made = HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("none"));
-        headers.insert(X_REQUEST_ID, made.clone());
-        made
+        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("none"))
     }
 }
 

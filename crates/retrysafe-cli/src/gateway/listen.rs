@@ -30,7 +30,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use super::body::{Broken, Reply};
 use super::descriptors::Slotted;
 use super::headers::Peer;
+use super::known_bytes::PeerBytes;
 use super::lasting_timer::HeadTimer;
+use super::same_bytes::SameBytes;
+use super::under_way::{UnderWay, UnderWayCount};
 use super::wake_batcher::WakeBatcher;
 use super::{Gateway, Worker, preface};
 use crate::slow_readers::{self, StreamExecutor, StreamProgress, TimedWrites};
@@ -258,7 +261,9 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     };
     let io = TimedWrites::new(io, write_time_max);
     let under_way = UnderWay::default();
+    let count = under_way.count();
     let counted = under_way.clone();
+    let answers = PeerBytes { worker: Arc::clone(&worker), peer: Arc::clone(&peer) };
     let service = service_fn(move |request: Request<Incoming>| {
         let worker = Arc::clone(&worker);
         let peer = Arc::clone(&peer);
@@ -277,29 +282,18 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_MAX)
             .serve_connection(io, service);
-        return until(connection, stop, &under_way, |connection| connection.graceful_shutdown())
-            .await;
+        return until(connection, stop, &count, |connection| connection.graceful_shutdown()).await;
     }
+    let io = SameBytes::new(TokioIo::new(io), answers, under_way.count(), head_time_max);
     let connection = http1::Builder::new()
         .timer(HeadTimer::default())
         .header_read_timeout(head_time_max)
         .max_buf_size(HEAD_BYTES_MAX)
         // A caller may close its sending side and still wait for the answer.
         .half_close(true)
-        .serve_connection(io, service)
+        .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
-    until(connection, stop, &under_way, |connection| connection.graceful_shutdown()).await
-}
-
-/// The requests of one connection that are not answered to their last byte: each holds a clone.
-#[derive(Clone, Default)]
-struct UnderWay(Arc<()>);
-
-impl UnderWay {
-    /// Whether there are none. The connection itself holds two: its service's and its own.
-    fn is_none(&self) -> bool {
-        Arc::strong_count(&self.0) <= 2
-    }
+    until(connection, stop, &count, |connection| connection.graceful_shutdown()).await
 }
 
 /// An answer whose request is under way until it is dropped. Over HTTP/2 it is handed out in small
@@ -360,7 +354,7 @@ impl Body for Counted {
 async fn until<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     stop: watch::Receiver<bool>,
-    under_way: &UnderWay,
+    under_way: &UnderWayCount,
     shut_down: impl FnOnce(Pin<&mut C>),
 ) -> io::Result<()> {
     let mut connection = pin!(connection);

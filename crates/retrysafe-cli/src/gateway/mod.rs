@@ -16,6 +16,7 @@
 //! the next hop.
 
 pub(crate) mod answer;
+mod between_messages;
 mod body;
 mod callers_body;
 mod connect;
@@ -26,6 +27,7 @@ mod durations;
 pub(crate) mod files;
 mod framing;
 mod front;
+mod given_bytes;
 mod guard;
 mod headers;
 mod health;
@@ -33,6 +35,8 @@ mod http_form;
 pub(crate) mod in_process;
 mod jwks;
 pub(crate) mod jwt;
+mod kept_lately;
+mod known_bytes;
 mod lasting_timer;
 pub(crate) mod listen;
 pub(crate) mod live;
@@ -49,6 +53,7 @@ mod reconcile;
 mod request_log;
 mod reserved_address;
 pub(crate) mod route;
+mod same_bytes;
 mod scope;
 mod sender;
 pub(crate) mod serve;
@@ -56,6 +61,7 @@ mod silence;
 mod single_key;
 #[cfg(test)]
 mod tests;
+mod under_way;
 mod upkeep;
 mod upload;
 mod upstream_state;
@@ -63,17 +69,17 @@ mod wake_batcher;
 mod webhooks;
 mod wellknown;
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use retrysafe::layer::{
-    self, ExecutionGate, Failed, IdempotencyLayer, Limiter, MemoryBudget, RequestFacts,
-    RequestWatch, ScopeTally,
+    self, ExecutionGate, Failed, IdempotencyLayer, Limiter, MemoryBudget, RepeatableReplay,
+    RequestFacts, RequestWatch, ScopeTally,
 };
 use retrysafe::stores::postgres::PostgresStore;
 use retrysafe::upkeep::Asker;
@@ -94,6 +100,7 @@ use descriptors::ConnectionSlots;
 use destination::Destination;
 use durations::AskedLabels;
 use headers::{Peer, RequestIds, X_REQUEST_ID};
+use known_bytes::{KnownBytes, Rememberable};
 use live::Live;
 use named_fields::NamedFields;
 use outgoing::Outgoing;
@@ -134,6 +141,8 @@ pub(crate) struct Gateway<S> {
 pub(crate) struct Worker<S> {
     gateway: Arc<Gateway<S>>,
     proxy: Proxy,
+    /// Requests that were replayed lately, by their bytes.
+    known_bytes: Mutex<KnownBytes>,
 }
 
 /// What is known of a request once it has passed the door.
@@ -215,6 +224,33 @@ impl<S: Store> Gateway<S> {
         self.exchange_webhooks();
     }
 
+    /// Counts an answer, and writes its line.
+    fn tell(
+        &self,
+        route: &Route,
+        noted: &Noted,
+        status: StatusCode,
+        took: Duration,
+        request_id: &HeaderValue,
+        outcome: Outcome,
+    ) {
+        route.answered(status);
+        route.durations.record(noted.labels, status, took);
+        if let (Some(log), Some(asked)) = (&self.log, &noted.line) {
+            log.put(&Line {
+                asked,
+                upstream: noted.upstream.as_ref().map(|it| &it.upstream),
+                route: &route.label,
+                status,
+                took,
+                request_id,
+                key: noted.key,
+                outcome,
+                span: noted.span.as_ref().map(|span| span.request().span()),
+            });
+        }
+    }
+
     /// A handle by which a stop waits until every execution is settled.
     pub(crate) fn drain(&self) -> retrysafe::layer::Drain {
         self.layer.drain()
@@ -225,12 +261,15 @@ impl<S: Store> Worker<S> {
     /// What one thread needs to serve.
     pub(crate) fn new(gateway: Arc<Gateway<S>>) -> Self {
         let proxy = Proxy::new(Pool::new(Arc::clone(&gateway.slots.upstream)));
-        Self { gateway, proxy }
+        let threads = gateway.live.load().config.threads;
+        let known_bytes = KnownBytes::new(getrandom::u64().unwrap_or_default(), threads);
+        Self { gateway, proxy, known_bytes: Mutex::new(known_bytes) }
     }
 
-    /// Closes connections to the upstream that nobody needs.
+    /// Closes connections to the upstream that nobody needs, and forgets what was remembered for long enough.
     pub(crate) fn tidy(&self) {
         self.proxy.tidy();
+        self.known_bytes.lock().unwrap_or_else(PoisonError::into_inner).tidy();
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {
@@ -246,6 +285,7 @@ impl<S: Store> Worker<S> {
         let started = Instant::now();
         let live = self.live();
         let (mut parts, body) = request.into_parts();
+        let rememberable = Rememberable::of(peer, &parts, &live);
         let named = NamedFields::of(&parts.headers);
         if named.cookie {
             headers::join_cookies(&mut parts);
@@ -292,6 +332,7 @@ impl<S: Store> Worker<S> {
         let trailers = headers::trailers_taken(&parts, named);
         let body = CallersBody::new(body, parts.version);
         noted.way = if has_key { Way::Keyed } else { Way::Passed };
+        let rememberable = rememberable.filter(|_| Rememberable::may_be_under(&route));
         let mut response = match facts {
             None => {
                 let way = OnwardWay { upstream, destination };
@@ -303,6 +344,7 @@ impl<S: Store> Worker<S> {
             Some(facts) => {
                 let gate = Arc::clone(&upstream.health) as Arc<dyn ExecutionGate>;
                 let facts = facts.share(peer.share.clone()).gate(gate);
+                let facts = if rememberable.is_some() { facts.repeatable() } else { facts };
                 let facts = match &noted.span {
                     Some(span) => facts.watch(span.request() as Arc<dyn RequestWatch>),
                     None => facts,
@@ -318,7 +360,16 @@ impl<S: Store> Worker<S> {
             }
         };
         headers::announce_trailers(&mut response, trailers);
-        self.finish(&route, response, noted, started, &request_id)
+        let Some(rememberable) = rememberable else {
+            return self.finish(&route, response, noted, started, &request_id);
+        };
+        let replay = response.extensions_mut().remove::<RepeatableReplay>();
+        let replay = replay.map(|replay| (replay, noted.of_the_same()));
+        let response = self.finish(&route, response, noted, started, &request_id);
+        if let Some((replay, noted)) = replay {
+            self.remember_bytes(rememberable, replay, route, noted, &response);
+        }
+        response
     }
 
     /// Our own pages, which the upstream never sees.
@@ -364,26 +415,12 @@ impl<S: Store> Worker<S> {
     ) -> Response<Reply> {
         let status = response.status();
         let took = started.elapsed();
-        route.answered(status);
-        route.durations.record(noted.labels, status, took);
         let outcome = Outcome::of(&response, &route.rules.policy, noted.way);
         match &noted.page {
             Some(page) => self.gateway.permissions.apply(page, outcome, &mut response),
             None => cors::say_to_caches(route, response.headers_mut()),
         }
-        if let (Some(log), Some(asked)) = (&self.gateway.log, &noted.line) {
-            log.put(&Line {
-                asked,
-                upstream: noted.upstream.as_ref().map(|it| &it.upstream),
-                route: &route.label,
-                status,
-                took,
-                request_id,
-                key: noted.key,
-                outcome,
-                span: noted.span.as_ref().map(|span| span.request().span()),
-            });
-        }
+        self.gateway.tell(route, &noted, status, took, request_id, outcome);
         if let Some(span) = noted.span {
             span.end(&EndedRequest {
                 route: route.durations.route(),
@@ -425,6 +462,16 @@ struct Noted {
     labels: AskedLabels,
     /// None where it is not traced.
     span: Option<OpenSpan>,
+}
+
+impl Noted {
+    /// What is needed of the next request with the same bytes, which comes from no page and is not traced either.
+    fn of_the_same(&self) -> Self {
+        let line = self.line.clone();
+        let upstream = self.upstream.clone();
+        let Self { key, way, labels, .. } = *self;
+        Self { line, key, way, page: None, upstream, labels, span: None }
+    }
 }
 
 /// Finds the rule of a request, and who is asking.

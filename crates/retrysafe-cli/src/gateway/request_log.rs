@@ -36,6 +36,7 @@ pub(crate) struct Line<'a> {
 }
 
 /// What is kept of a request for its line.
+#[derive(Clone)]
 pub(crate) struct Asked {
     method: Method,
     path: Box<str>,
@@ -62,6 +63,19 @@ impl Asked {
             user_agent: wants(LogField::UserAgent).then(|| text(header::USER_AGENT)).flatten(),
             peer: wants(LogField::Peer).then(|| peer.shown().clone()),
         }
+    }
+
+    /// The same request came from this peer.
+    pub(crate) fn came_from(&mut self, peer: &Peer) {
+        if let Some(shown) = &mut self.peer {
+            shown.clone_from(peer.shown());
+        }
+    }
+
+    /// How many bytes it takes up, beside itself.
+    pub(crate) fn bytes_held(&self) -> usize {
+        let texts = [Some(&self.path), self.host.as_ref(), self.user_agent.as_ref()];
+        texts.into_iter().flatten().map(|text| text.len()).sum()
     }
 }
 

@@ -58,6 +58,7 @@ mod redis;
 #[allow(dead_code, reason = "the stores' own tests use the rest of it")]
 #[path = "../../../retrysafe/tests/redis/kit/server.rs"]
 mod redis_server;
+mod same_bytes;
 mod secrets;
 mod together;
 mod traces;

@@ -49,6 +49,8 @@ const OF_LEDGERS: [Metric; 3] =
 const OF_HEALTH_CHECKS: [Metric; 1] = [event::UPSTREAM_HEALTHY];
 /// What is there only where requests are traced: see `traces`.
 const OF_TRACES: [Metric; 2] = [event::SPANS_EXPORTED, event::SPANS_DROPPED];
+/// What only a connection shows that sends the same bytes again and again: see `same_bytes`.
+const OF_SAME_BYTES: [Metric; 1] = [event::REPLAYS_BY_BYTES];
 /// What only a bug reports.
 const OF_BUGS: [Metric; 1] = [event::UPKEEP_PANICS];
 const MET_WITH_FAILING_STORES: [Met; 2] = [Met::StoreError, Met::Unprotected];
@@ -229,8 +231,11 @@ fn every_metric_of_a_working_store_rises() {
         let elsewhere = OF_FAILING_STORES.iter().chain(&OF_TIGHT_BOUNDS).chain(&OF_BUGS);
         let of_libraries =
             OF_FLOWS.iter().chain(&OF_EFFECTS).chain(&OF_WEBHOOKS).chain(&OF_OPERATORS);
-        let of_libraries =
-            of_libraries.chain(&OF_LEDGERS).chain(&OF_HEALTH_CHECKS).chain(&OF_TRACES);
+        let of_libraries = of_libraries
+            .chain(&OF_LEDGERS)
+            .chain(&OF_HEALTH_CHECKS)
+            .chain(&OF_TRACES)
+            .chain(&OF_SAME_BYTES);
         let is_elsewhere =
             elsewhere.chain(&OF_REDIS).chain(of_libraries).any(|other| other == metric);
         assert!(is_elsewhere || watch.has_risen(metric.name), "{}", metric.name);

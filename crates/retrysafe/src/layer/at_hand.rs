@@ -22,6 +22,7 @@ use http_body::Body as HttpBody;
 use retrysafe_core::event::Met;
 use retrysafe_core::fingerprint::KnownSpelling;
 use retrysafe_core::key::KeyDigest;
+use retrysafe_core::problem::Refusal;
 use retrysafe_core::record::{About, Answer, Record, State};
 use retrysafe_core::response::StoredResponse;
 use retrysafe_core::scope::{Caller, Id};
@@ -63,7 +64,15 @@ impl<S: Store> RequestContext<S> {
         }
         self.met_by(Met::Replay, key, &caller.scope);
         self.tell_what_is_replayed(known.span);
-        Some(self.replay_with(id, stored.status, stored.body.clone(), known.headers.clone()))
+        let (status, body) = (stored.status, stored.body.clone());
+        let mut response = self.replay_with(id, status, body, known.headers.clone());
+        // Where there is no memory for the answer, the response is a refusal.
+        if self.is_repeatable && response.extensions().get::<Refusal>().is_none() {
+            let body = stored.body.clone();
+            let repeatable = self.repeatable_replay(known, print, key, caller, body);
+            response.extensions_mut().insert(repeatable);
+        }
+        Some(response)
     }
 
     /// Keeps the answer of a request that was answered from its record, for the next one of its kind.

@@ -99,6 +99,8 @@ pub(super) struct RequestContext<S> {
     pub watch: Option<Arc<dyn RequestWatch>>,
     /// Who knows whether the request may be executed, if anybody does.
     pub gate: Option<Arc<dyn ExecutionGate>>,
+    /// Whether somebody may answer the next one with the same bytes.
+    pub is_repeatable: bool,
     pub must_end: MustEnd,
     /// The zero of this request's own clock.
     pub arrived_at: Instant,

@@ -189,10 +189,7 @@ impl MemoryBudget {
         if let Some(shared) = shared.filter(|shared| shared.data == body) {
             return Some(Bytes::from_owner(SharedBytes(shared)));
         }
-        let mut hold = Hold::new(Some(self.clone()), Part::Replays, None);
-        if !hold.grow_to(body.len()) {
-            return None;
-        }
+        let hold = Hold::of_replay(Some(self), body.len())?;
         if !is_large {
             return Some(hold.keep(body));
         }
@@ -251,6 +248,12 @@ impl Hold {
     /// For a body that arrives over a connection.
     pub(super) fn of_body(budget: Option<&MemoryBudget>, share: Option<&ConnectionShare>) -> Self {
         Self::new(budget.cloned(), Part::Bodies, share.cloned())
+    }
+
+    /// For an answer from the record, if there is room for it.
+    pub(super) fn of_replay(budget: Option<&MemoryBudget>, bytes: usize) -> Option<Self> {
+        let mut hold = Self::new(budget.cloned(), Part::Replays, None);
+        hold.grow_to(bytes).then_some(hold)
     }
 
     /// For what an execution reads.

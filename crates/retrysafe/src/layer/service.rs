@@ -106,7 +106,7 @@ impl<Svc, S: Store> Idempotency<Svc, S> {
     {
         let Self { mut inner, settings, shared } = self;
         let (parts, body) = request.into_parts();
-        let RequestFacts { route, asked, share, watch, gate, .. } = facts;
+        let RequestFacts { route, asked, share, watch, gate, is_repeatable, .. } = facts;
         let is_observed = route.policy.mode == Mode::Observe;
         let named = match asked {
             Asked::Keyed(key, caller) => {
@@ -127,6 +127,7 @@ impl<Svc, S: Store> Idempotency<Svc, S> {
             share,
             watch,
             gate,
+            is_repeatable,
             must_end: must_end.clone(),
             arrived_at: Instant::now(),
         };
@@ -244,6 +245,7 @@ pub struct RequestFacts {
     share: Option<ConnectionShare>,
     watch: Option<Arc<dyn RequestWatch>>,
     gate: Option<Arc<dyn ExecutionGate>>,
+    is_repeatable: bool,
 }
 
 /// How a covered request can be told from others.
@@ -274,7 +276,7 @@ impl RequestFacts {
             Ok(None) => Asked::Unkeyed,
             Err(refusal) => Asked::Refused(refusal),
         };
-        Self { route, asked, digest, share: None, watch: None, gate: None }
+        Self { route, asked, digest, share: None, watch: None, gate: None, is_repeatable: false }
     }
 
     /// What stands for the request's key in a log, if it has one.
@@ -294,6 +296,14 @@ impl RequestFacts {
     #[must_use]
     pub fn gate(mut self, gate: Arc<dyn ExecutionGate>) -> Self {
         self.gate = Some(gate);
+        self
+    }
+
+    /// Asks for a [`RepeatableReplay`](super::RepeatableReplay) among the extensions of the answer, if the request has a key and its
+    /// answer was at hand. It is for a server that remembers the bytes of the request.
+    #[must_use]
+    pub fn repeatable(mut self) -> Self {
+        self.is_repeatable = true;
         self
     }
 

@@ -125,28 +125,6 @@ async fn a_begin_inside_the_transaction_exists_only_if_that_commits() {
     assert_eq!(payments(&url).await, 1);
 }
 
-/// A batch looks whether a record is there, and inserts it. Between the two somebody else may have begun the record: then the server
-/// refuses the whole batch, and nobody in it may notice.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_that_was_overtaken_by_another_begin_goes_again_and_finds_it() {
-    let (url, pool, engine) = shop().await;
-    let mut tx = pool.begin().await.unwrap();
-    let Ok(Begun::Execute(lease)) = begin_in(&engine, &mut tx, "k", 1).await else { panic!() };
-    engine.settle_in(&mut tx, &lease, &completed("paid")).await.unwrap();
-    let both = tokio::spawn(async move {
-        tokio::join!(begin(&engine, "k", 2), begin(&engine, "neighbour", 3))
-    });
-    let waiting = "SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while number(&url, waiting).await == 0 {
-        assert!(!both.is_finished(), "one of them is about a record that nobody else sees yet");
-    }
-    tx.commit().await.unwrap();
-    let (duplicate, neighbour) = both.await.unwrap();
-    assert!(matches!(duplicate, Ok(Begun::Replay(..))), "{duplicate:?}");
-    assert!(matches!(neighbour, Ok(Begun::Execute(_))), "{neighbour:?}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_refers_to_a_record_survives_its_reaping() {
     let (url, pool, engine) = shop().await;

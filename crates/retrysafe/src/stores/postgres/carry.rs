@@ -5,7 +5,6 @@
 //! | a row for an id | written, and durable | answered |
 //! | no row for an id | surely not written | read, and answered by what is there; see `rival` |
 //! | "not the server of before" | nothing was written | noted on a new connection; see `observe` |
-//! | "this id is there already" | rolled back: somebody else has begun it in this moment | all go again |
 //! | an error of the server | rolled back, surely | each goes again by itself |
 //! | no answer | nobody knows | read back, then decided |
 //! | an answer with a warning | not on the standby, perhaps | `maybe applied`, and a barrier |
@@ -72,16 +71,6 @@ impl Lane {
                 self.wire = None;
                 for job in batch.jobs.iter().filter(|job| !job.doubtful) {
                     job.ticket.unsend();
-                }
-                self.requeue(batch.into_jobs());
-            }
-            Sent::Refused(code) if is_overtaken(&batch, &code) => {
-                // The record is there now: the next look finds it.
-                for job in &mut batch.jobs {
-                    job.refusals += 1;
-                    if !job.doubtful {
-                        job.ticket.unsend();
-                    }
                 }
                 self.requeue(batch.into_jobs());
             }
@@ -383,12 +372,6 @@ pub(super) fn refuse(job: Job, refusal: StoreError) {
     } else {
         refusal
     }));
-}
-
-/// Whether somebody else has begun a record of this batch between the server's look and its insert. That many times in a row is no
-/// accident.
-fn is_overtaken(batch: &Batch, code: &SqlState) -> bool {
-    *code == SqlState::UNIQUE_VIOLATION && batch.jobs.iter().all(|job| job.refusals < REFUSALS_MAX)
 }
 
 pub(super) fn held_by_another() -> StoreError {

@@ -344,10 +344,6 @@ $$;
 -- The caller names each id once and sorts them, and begins are written before settles, so that two
 -- batches wait for each other in one order only.
 --
--- Somebody else may begin a record between the look whether it is there and its insert. Then this fails with a unique violation, nothing
--- is written, and the caller sends the batch again: the record is there by then. ON CONFLICT would not fail, but it locks each row by
--- itself and writes it to the log twice, which is a seventh of all the work.
---
 -- `s_fences` is 0 for a new fence. The request and the time of creation are compared and not written:
 -- a record whose unchanging part was damaged is left out.
 CREATE FUNCTION retrysafe.write_v1(
@@ -386,9 +382,9 @@ BEGIN
                 nextval('retrysafe.version') AS version
             FROM clock c, unnest(b_ids, b_requests, b_ttls, b_leases, b_details, b_timelines, b_sums)
                 AS n (id, request, ttl_ms, lease_ms, detail, timeline, sum)
-            WHERE held IS NULL AND NOT EXISTS (SELECT FROM retrysafe.record r WHERE r.id = n.id)
-            OFFSET 0
+            WHERE held IS NULL
         ) f
+        ON CONFLICT (id) DO NOTHING
         RETURNING r.id, r.version
     ), settled AS (
         UPDATE retrysafe.record r

@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// How long what is under way may take to end when the process is told to stop: longer than any deadline.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
-/// One connection for each kind and two more, and some for bursts.
+/// Two connections for each of the three kinds, and two more.
 const CONNECTIONS_MAX: u32 = 8;
 
 /// How long a database that cannot be reached is waited for at the start: as long as a restart or a fail-over should take.

@@ -20,12 +20,9 @@ use retrysafe_core::wire::{
 
 use super::given_bytes::GivenBytes;
 use super::guard::{GuardedHeaders, as_read};
-use super::named_fields::NamedFields;
+use super::named_fields::{NamedFields, X_REQUEST_ID};
 use super::scope::LastCaller;
 use crate::dashboard::SESSION_COOKIE;
-
-/// The header that names one request in the logs of all who handle it.
-pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

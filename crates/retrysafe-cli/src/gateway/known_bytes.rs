@@ -19,7 +19,7 @@
 //! | what receives webhooks on its path | not remembered |
 //! | traces | nothing is remembered |
 //!
-//! Requests hold credentials, so they are kept for a minute at the most, and never shown.
+//! Requests hold credentials, so they are kept for about a minute after they were answered, and never shown.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -39,9 +39,10 @@ use tokio::time::Instant;
 use twox_hash::XxHash3_64;
 
 use super::body::Reply;
-use super::headers::{Peer, X_REQUEST_ID};
+use super::headers::Peer;
 use super::kept_lately::KeptLately;
 use super::live::Live;
+use super::named_fields::X_REQUEST_ID;
 use super::request_log::Outcome;
 use super::route::Route;
 use super::same_bytes::{AnswersBytes, ByBytes};
@@ -257,7 +258,7 @@ impl KnownBytes {
 impl KnownRequest {
     fn bytes_held(&self) -> usize {
         let line = self.noted.line.as_ref().map_or(0, super::Asked::bytes_held);
-        let answer = self.head.bytes.len() + self.replay.body().len();
+        let answer = self.head.bytes.len() + self.replay.bytes_held();
         self.bytes.len() + answer + line + ENTRY_BYTES
     }
 }

@@ -262,6 +262,7 @@ pub(super) async fn serve<S: Store, T: Read + Write + Unpin + Send + 'static>(
     let io = TimedWrites::new(io, write_time_max);
     let under_way = UnderWay::default();
     let count = under_way.count();
+    // Both stay until the connection ends: `UnderWayCount::is_none` counts them.
     let counted = under_way.clone();
     let answers = PeerBytes { worker: Arc::clone(&worker), peer: Arc::clone(&peer) };
     let service = service_fn(move |request: Request<Incoming>| {

@@ -99,10 +99,10 @@ use cors::{Page, Permissions};
 use descriptors::ConnectionSlots;
 use destination::Destination;
 use durations::AskedLabels;
-use headers::{Peer, RequestIds, X_REQUEST_ID};
+use headers::{Peer, RequestIds};
 use known_bytes::{KnownBytes, Rememberable};
 use live::Live;
-use named_fields::NamedFields;
+use named_fields::{NamedFields, X_REQUEST_ID};
 use outgoing::Outgoing;
 use pool::Pool;
 use proxy::{OnwardWay, Proxy};
@@ -332,7 +332,8 @@ impl<S: Store> Worker<S> {
         let trailers = headers::trailers_taken(&parts, named);
         let body = CallersBody::new(body, parts.version);
         noted.way = if has_key { Way::Keyed } else { Way::Passed };
-        let rememberable = rememberable.filter(|_| Rememberable::may_be_under(&route));
+        let may_be_remembered = has_key && facts.is_some() && Rememberable::may_be_under(&route);
+        let rememberable = rememberable.filter(|_| may_be_remembered);
         let mut response = match facts {
             None => {
                 let way = OnwardWay { upstream, destination };

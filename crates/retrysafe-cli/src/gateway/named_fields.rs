@@ -3,9 +3,10 @@
 //! A look-up in a header map costs a hundred instructions, found or not, and a request has hardly any of the fields that decide what becomes
 //! of it. So its names are read once, and only what is there is looked up.
 
-use http::header::{self, HeaderMap};
+use http::header::{self, HeaderMap, HeaderName};
 
-use super::headers::X_REQUEST_ID;
+/// The header that names one request in the logs of all who handle it.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// What a request has. Each is true if there is at least one field of the name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

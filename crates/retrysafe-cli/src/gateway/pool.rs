@@ -65,7 +65,7 @@ const ANSWER_BUFFER_BYTES_MAX: usize = 128 << 10;
 const ANSWER_BUFFER_BYTES_MAX_H2: u32 = 128 << 10;
 
 /// How many fields the head of an answer may have. The parser fills room for so many with each answer, so a larger bound makes every
-/// answer dearer: one of 512 took an eighth of what a GET costs. Its own bound is a hundred.
+/// answer dearer: one of 512 took an eighth of what a GET costs. HAProxy and Envoy let a hundred pass, unless they are told otherwise.
 const ANSWER_FIELDS_MAX: usize = 128;
 
 /// The connections of one thread.

@@ -29,6 +29,7 @@ use super::destination::Destination;
 use super::framing::{self, Afterwards};
 use super::headers::{self, Peer};
 use super::live::Live;
+use super::named_fields::X_REQUEST_ID;
 use super::outgoing::Outgoing;
 use super::pool::{Failure, Held, Pool};
 use super::route::Route;
@@ -117,7 +118,7 @@ impl RoutedProxy {
 
     async fn execute(self, request: Request<layer::Body<CallersBody>>) -> Response<Answer> {
         let attempt = request.extensions().get::<Attempt>().cloned();
-        let request_id = request.headers().get(headers::X_REQUEST_ID).cloned();
+        let request_id = request.headers().get(X_REQUEST_ID).cloned();
         let mut request = request.map(Outgoing::Guarded);
         self.make_outgoing(&mut request, false);
         if let Some(attempt) = &attempt {

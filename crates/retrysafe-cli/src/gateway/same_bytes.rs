@@ -9,7 +9,8 @@
 //!   to hyper from time to time ([`HEAD_TIME_PART`]), and its clock begins anew. A connection that falls idle is closed after
 //!   `head_time_max`, or up to a quarter of it sooner.
 //! * An answer that the caller does not take at once is sent before anything else is read or written, under the same limits as
-//!   every answer ([`TimedWrites`](crate::slow_readers::TimedWrites) stands below). Until then its request is under way: a stop waits for it.
+//!   every answer ([`TimedWrites`](crate::slow_readers::TimedWrites) stands below), and under one more: hyper's clock for the next head goes on
+//!   meanwhile. Until then its request is under way: a stop waits for it.
 //! * After a stop hyper closes an idle connection, and asks for no more bytes. So nothing is answered here any more.
 //! * A half-closed connection: the request is answered, and hyper sees the end.
 

@@ -43,7 +43,7 @@ use crate::telemetry;
 use deliver::HttpReceiver;
 use pages::WorkerPages;
 
-/// Connections beside one for each kind: the sweeper's, the listener's, its self-test's, the pages', those of lookups and one to
+/// Connections beside two for each kind: the sweeper's, the listener's, its self-test's, the pages', those of lookups and one to
 /// spare.
 const CONNECTIONS_BESIDE: u32 = 7;
 
@@ -89,7 +89,7 @@ async fn work(config: WorkerConfig, metrics: PrometheusHandle) -> Result<ExitCod
     }
     let kinds = u32::try_from(config.effects.len()).unwrap_or(u32::MAX);
     let pool = PgPoolOptions::new()
-        .max_connections(kinds.saturating_add(CONNECTIONS_BESIDE))
+        .max_connections(kinds.saturating_mul(2).saturating_add(CONNECTIONS_BESIDE))
         .acquire_timeout(ACQUIRE_MAX)
         .connect_lazy_with(options);
     let listener = match config.admin {

@@ -48,6 +48,11 @@ impl RepeatableReplay {
     pub fn body(&self) -> &Bytes {
         self.0.body()
     }
+
+    /// How many bytes are kept for it, roughly.
+    pub fn bytes_held(&self) -> usize {
+        self.0.bytes_held()
+    }
 }
 
 /// Answers are nobody's to read.
@@ -61,6 +66,7 @@ impl fmt::Debug for RepeatableReplay {
 trait Repeats: Send + Sync {
     fn again(&self) -> Option<HeldReplay>;
     fn body(&self) -> &Bytes;
+    fn bytes_held(&self) -> usize;
 }
 
 /// What is known of the request, and of its answer.
@@ -93,6 +99,10 @@ impl<S: Store> Repeats for KnownRequest<S> {
 
     fn body(&self) -> &Bytes {
         &self.body
+    }
+
+    fn bytes_held(&self) -> usize {
+        self.known.bytes
     }
 }
 

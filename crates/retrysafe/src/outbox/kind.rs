@@ -22,14 +22,11 @@ use super::delivery::{Delivery, DeliveryEnd, DeliveryError};
 use super::pace::Pace;
 use super::receiver::Receiver;
 use super::store::{
-    ClaimedEffect, EffectStore, EffectStoreError, EndCode, Held, MarkWord, MarkedEffect, ToMark,
-    Told, within_time,
+    BATCH_MAX, ClaimedEffect, EffectStore, EffectStoreError, EndCode, Held, MarkWord, MarkedEffect,
+    ToMark, Told, note_failure, within_time,
 };
-use super::tell::{Ended, Heard};
+use super::tell::{Ended, Heard, Teller};
 use crate::layer::BootMoment;
-
-/// How many effects one statement is about at the most.
-pub(super) const BATCH_MAX: usize = 100;
 
 /// How long a worker waits before it looks again, where it found nothing: the first time, and at the most.
 const LOOK_MIN: Duration = Duration::from_millis(100);
@@ -88,7 +85,7 @@ struct UnderWay {
     ended: Ended,
     breaker: Breaker,
     pace: Option<Pace>,
-    /// Whether the last claim found as many effects as it asked for: then more are waiting.
+    /// Whether the last claim found as many effects as it asked for: then more may be waiting.
     has_backlog: bool,
 }
 
@@ -123,7 +120,7 @@ impl<S: EffectStore> KindWorker<S> {
                 Some(Ok(0)) => look_after = (look_after * 2).min(LOOK_MAX),
                 Some(Ok(_)) => look_after = LOOK_MIN,
                 Some(Err(error)) => {
-                    self.failed(&error);
+                    note_failure(&self.kind, &error);
                     look_after = DATABASE_PAUSE;
                 }
             }
@@ -160,17 +157,25 @@ impl<S: EffectStore> KindWorker<S> {
         let mut found = 0;
         let has_news = !under_way.ended.is_empty() && under_way.ended.unheard == 0;
         if has_news && under_way.has_backlog && !is_stopping {
-            let most = self.room(under_way);
-            let claim = self.claim_and_mark(most);
-            let (heard, batch) = tokio::join!(self.tell(&mut under_way.ended), claim);
-            match self.send_batch(under_way, most, batch) {
+            let mut ended = std::mem::take(&mut under_way.ended);
+            // Sent as soon as the marks stand, however long the server takes to hear of the last batch.
+            let claim_and_send = async {
+                let most = self.room(under_way);
+                let batch = self.claim_and_mark(most).await;
+                self.send_batch(under_way, most, batch)
+            };
+            let teller = self.teller();
+            let (heard, claimed) = tokio::join!(teller.tell(&mut ended), claim_and_send);
+            ended.to_hand_back.append(&mut under_way.ended.to_hand_back);
+            under_way.ended = ended;
+            match claimed {
                 Ok(sent) if !under_way.has_backlog => found = sent,
                 claimed => return Turn { heard, claimed: Some(claimed) },
             }
         }
-        let heard = self.tell(&mut under_way.ended).await;
+        let heard = self.teller().tell(&mut under_way.ended).await;
         // What the server has not heard is told before anything more is asked of it.
-        if is_stopping || heard == Heard::NotEverything {
+        if *self.stopping.borrow() || heard == Heard::NotEverything {
             return Turn { heard, claimed: None };
         }
         let most = self.room(under_way);
@@ -324,7 +329,7 @@ impl<S: EffectStore> KindWorker<S> {
         let renew = self.store.renew(&held, self.receiver.lease());
         // A lease that could not be renewed stands as it was.
         if let Err(error) = within_time(renew).await {
-            self.failed(&error);
+            note_failure(&self.kind, &error);
         }
     }
 
@@ -405,8 +410,9 @@ impl<S: EffectStore> KindWorker<S> {
         Some(Told { held, end, retry_after, reference, error })
     }
 
-    pub(super) fn failed(&self, error: &EffectStoreError) {
-        tracing::warn!(target: "retrysafe", kind = %self.kind, %error, "outbox_database_failed");
+    fn teller(&self) -> Teller<'_, S> {
+        let Self { store, kind, receiver, .. } = self;
+        Teller { store, kind, failures_max: receiver.failures_max }
     }
 }
 

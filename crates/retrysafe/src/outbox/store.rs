@@ -12,6 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+/// How many effects one question is about at the most.
+pub(super) const BATCH_MAX: usize = 100;
+
 /// How long one question may take. A server that vanished answers nothing, and what is under way must still be told.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 
@@ -212,6 +215,11 @@ pub(super) async fn within_time<T>(
 ) -> Result<T, EffectStoreError> {
     let late = |_| Err(EffectStoreError::NoAnswer("no answer in time".into()));
     tokio::time::timeout(ANSWER_MAX, question).await.unwrap_or_else(late)
+}
+
+/// Says in the log that a question had no answer.
+pub(super) fn note_failure(kind: &str, error: &EffectStoreError) {
+    tracing::warn!(target: "retrysafe", %kind, %error, "outbox_database_failed");
 }
 
 impl fmt::Display for EffectStoreError {

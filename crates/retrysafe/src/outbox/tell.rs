@@ -3,8 +3,9 @@
 //! How they ended, in one statement for a batch, and what was claimed and not sent. What it has not heard is told again; the fence makes
 //! that harmless.
 
-use super::kind::{BATCH_MAX, KindWorker};
-use super::store::{EffectStore, EffectStoreError, Held, Told, within_time};
+use super::store::{
+    BATCH_MAX, EffectStore, EffectStoreError, Held, Told, note_failure, within_time,
+};
 
 /// What the server has heard of what was to be told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,14 @@ impl Ended {
     }
 }
 
-impl<S: EffectStore> KindWorker<S> {
+/// Who tells which server, and about which kind.
+pub(super) struct Teller<'a, S> {
+    pub(super) store: &'a S,
+    pub(super) kind: &'a str,
+    pub(super) failures_max: u32,
+}
+
+impl<S: EffectStore> Teller<'_, S> {
     /// Says how deliveries ended, and gives back what was not sent.
     pub(super) async fn tell(&self, ended: &mut Ended) -> Heard {
         let told = self.tell_and_hand_back(ended).await;
@@ -40,7 +48,7 @@ impl<S: EffectStore> KindWorker<S> {
             Ok(()) if ended.is_empty() => Heard::Everything,
             Ok(()) => Heard::AllButHeld,
             Err(error) => {
-                self.failed(&error);
+                note_failure(self.kind, &error);
                 Heard::NotEverything
             }
         }
@@ -54,7 +62,7 @@ impl<S: EffectStore> KindWorker<S> {
             let batch = ended.to_tell.get(..most).unwrap_or_default();
             let held_by_others = match self.finish(batch).await {
                 Err(error @ EffectStoreError::Refused(_)) => {
-                    self.failed(&error);
+                    note_failure(self.kind, &error);
                     self.tell_one_by_one(batch).await?
                 }
                 heard => heard?,
@@ -74,7 +82,7 @@ impl<S: EffectStore> KindWorker<S> {
     }
 
     async fn finish(&self, told: &[Told]) -> Result<Vec<i64>, EffectStoreError> {
-        within_time(self.store.finish(told, self.receiver.failures_max)).await
+        within_time(self.store.finish(told, self.failures_max)).await
     }
 
     /// The server has refused a batch. One text that it cannot keep must not cost the ends of all the others: each is

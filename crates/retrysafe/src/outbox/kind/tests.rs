@@ -28,7 +28,10 @@ enum Hearing {
     Soon,
     /// Once something is claimed meanwhile.
     WithAClaim,
+    /// The server refuses to answer.
     Never,
+    /// The server takes longer than anybody waits.
+    Late,
 }
 
 #[derive(Default)]
@@ -134,6 +137,7 @@ impl EffectStore for ScriptedStore {
                     self.claim_came.notified().await;
                 }
             }
+            Hearing::Late => std::future::pending().await,
             Hearing::Never => {
                 self.table().finishes_under_way -= 1;
                 return Err(EffectStoreError::NoAnswer("the test says so".into()));
@@ -248,5 +252,23 @@ async fn nothing_more_is_claimed_while_the_server_does_not_hear() {
     // The batch whose ends were not heard, and the one that was claimed meanwhile.
     assert_eq!(store.table().claimed, [1, 2, 3, 4]);
     assert_eq!(sent.available_permits(), 4);
+    drop(working);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_sent_when_its_marks_stand_whatever_the_server_hears_of_the_last_one() {
+    let store = ScriptedStore::with(1..=4, Hearing::Late);
+    let sent = Arc::new(Semaphore::new(0));
+    let counted = Arc::clone(&sent);
+    let deliver = move |_| {
+        counted.add_permits(1);
+        std::future::ready(Ok(delivered()))
+    };
+    let begun = Instant::now();
+    let working =
+        Worker::simulated(store.clone(), 1).deliver("mail", two_at_once(), deliver).start();
+    // Two batches of two.
+    drop(sent.acquire_many(4).await.unwrap());
+    assert_eq!(begun.elapsed(), Duration::ZERO);
     drop(working);
 }

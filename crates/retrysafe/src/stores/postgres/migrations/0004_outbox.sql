@@ -47,12 +47,13 @@ CREATE TABLE retrysafe.effect (
     last_lookup    text     CHECK (octet_length(last_lookup) <= 2048),
     -- The request whose guarded transaction has staged it. NULL: it was staged outside of a request.
     record         bytea,
-    -- Where it waits for another delivery: from when on its receiver may have forgotten its key. The sweeper looks for that time. It has a
+    -- Where it waits for another delivery: from when on its receiver may have forgotten its key; 0 for one that takes no key. The sweeper looks for that time. It has a
     -- column of its own so that a sent mark changes nothing that is indexed: then PostgreSQL writes the row and no index.
     forgotten_at   bigint   GENERATED ALWAYS AS (
         CASE WHEN state = 1 AND marked_by IS NOT NULL THEN coalesce(resend_until, 0) END) STORED
 ) WITH (
-    -- A claim and a mark of every effect of a page find room in the page. So the table does not grow with what passes through it.
+    -- A claim and a mark of every effect of a page find room in the page, once what the claim has left behind is cleared away. So the table hardly grows
+    -- with what passes through it.
     fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
@@ -323,6 +324,7 @@ $$;
 CREATE FUNCTION retrysafe.plan_by_index() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
         set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 END
 $$;
@@ -385,16 +387,18 @@ DECLARE
     to_whom  bigint[];
     known    boolean[];
     sendable boolean[];
+    leased   boolean[];
 BEGIN
     PERFORM retrysafe.plan_by_index();
     PERFORM retrysafe.survive_crashes();
     -- Locked and judged by one statement, written by the next one at the places that are locked: one look into the index for each effect.
     SELECT array_agg(l.place), array_agg(l.to_whom), array_agg(l.is_first OR l.is_same_receiver),
         -- Not where the receiver is said to take no key by now, whatever was said when it was sent first.
-        array_agg(l.is_first OR (l.is_same_receiver AND $4 IS NOT NULL AND l.is_remembered))
-    INTO places, to_whom, known, sendable
+        array_agg(l.is_first OR (l.is_same_receiver AND $4 IS NOT NULL AND l.is_remembered)),
+        array_agg(l.is_leased)
+    INTO places, to_whom, known, sendable, leased
     FROM (
-        SELECT e.ctid AS place, n.receiver AS to_whom,
+        SELECT e.ctid AS place, n.receiver AS to_whom, e.state = 2 AS is_leased,
             e.marked_by IS NULL OR e.marked_by = e.fence AS is_first,
             e.receiver IS NULL OR coalesce(e.receiver = n.receiver, false) AS is_same_receiver,
             coalesce(e.resend_until > t, false) AS is_remembered
@@ -419,8 +423,9 @@ BEGIN
         receiver = CASE WHEN e.marked_by IS NULL THEN n.receiver ELSE coalesce(e.receiver, n.receiver) END,
         last_error = CASE WHEN n.is_known THEN e.last_error
             ELSE 'it may have been sent to another receiver than the one that its kind has now' END
-    FROM unnest(places, to_whom, known, sendable) AS n (place, receiver, is_known, is_sendable)
-    WHERE e.ctid = n.place AND e.state = 2
+    FROM unnest(places, to_whom, known, sendable, leased) AS n (place, receiver, is_known, is_sendable, is_leased)
+    -- No condition on the row itself: an index with that condition could be scanned in the place of the places.
+    WHERE e.ctid = n.place AND n.is_leased
     -- What became unknown has no lease any more.
     RETURNING e.id, n.is_sendable, CASE WHEN n.is_sendable THEN greatest(e.at - t, 0) ELSE 0 END,
         CASE WHEN e.resend_until IS NOT NULL THEN greatest(e.resend_until - t, 0) END;
@@ -528,7 +533,7 @@ BEGIN
 END
 $$;
 
--- The same for those that were not delivered, whose delivery was said before, and that another transaction holds.
+-- What retrysafe.finish_effects_v1 does with those that were not delivered, whose delivery was said before, or that another transaction holds.
 CREATE FUNCTION retrysafe.finish_other_effects(
     ids bigint[], fences bigint[], ends smallint[], retry_ms bigint[], errors text[], failures_max integer, t bigint
 )
@@ -539,7 +544,7 @@ DECLARE
     taken bigint[] := retrysafe.lock_effects($1);
     busy  bigint[];
 BEGIN
-    -- One that was delivered, and that was let go of since it was looked for, is told again as well.
+    -- One that was delivered, and that was let go of since it was looked for, is returned without a state too, so that its end is said again.
     busy := ARRAY(SELECT e.id FROM unnest($1, $2, $3) AS n (id, fence, ended)
         JOIN retrysafe.effect e ON e.id = n.id AND e.fence = n.fence
         WHERE NOT e.id = ANY (taken) OR (n.ended = 0 AND e.state IN (2, 3)));

@@ -126,7 +126,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "sql-effect-mark-moves",
         file: "crates/retrysafe/src/stores/postgres/migrations/0004_outbox.sql",
-        old: "WHEN h.is_sendable AND e.marked_by <> e.fence THEN least(e.resend_until, forget) ELSE e.resend_until END",
+        old: "WHEN n.is_sendable AND e.marked_by <> e.fence THEN least(e.resend_until, forget) ELSE e.resend_until END",
         new: "ELSE forget END",
         breaks: "each delivery moves the time of the first one, and the receiver has forgotten the key",
         caught: Test(OUTBOX, "the_server_and_the_rules_decide_alike"),
@@ -134,8 +134,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "sql-effect-dead-after-sending",
         file: "crates/retrysafe/src/stores/postgres/migrations/0004_outbox.sql",
-        old: "WHEN j.marked_by IS NULL AND j.failures >= $7 THEN 4",
-        new: "WHEN j.failures >= $7 THEN 4",
+        old: "WHEN j.marked_by IS NULL AND j.failures >= $6 THEN 4",
+        new: "WHEN j.failures >= $6 THEN 4",
         breaks: "an effect that may have happened is listed as dead",
         caught: Test(OUTBOX, "the_server_and_the_rules_decide_alike"),
     },
@@ -150,8 +150,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "sql-effect-sent-to-another",
         file: "crates/retrysafe/src/stores/postgres/migrations/0004_outbox.sql",
-        old: "n.is_first OR (n.is_same_receiver AND $4 IS NOT NULL AND",
-        new: "n.is_first OR ($4 IS NOT NULL AND",
+        old: "l.is_first OR (l.is_same_receiver AND $4 IS NOT NULL AND",
+        new: "l.is_first OR ($4 IS NOT NULL AND",
         breaks: "an effect that may have been sent is sent to another receiver, which has never seen the key",
         caught: Test(OUTBOX, "the_server_and_the_rules_decide_alike"),
     },

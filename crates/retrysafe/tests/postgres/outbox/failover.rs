@@ -121,12 +121,15 @@ async fn the_number_of_a_lost_effect_is_given_to_no_other_one() {
 }
 
 /// The name by which a worker knows its database leads to this server from now on.
-fn leads_to(pool: &sqlx::PgPool, server: &Cluster) {
+async fn leads_to(pool: &sqlx::PgPool, server: &Cluster) {
     let options: PgConnectOptions = server.url("postgres").parse().unwrap();
     pool.set_connect_options(options);
-    // What is open leads to the server before.
-    while let Some(connection) = pool.try_acquire() {
-        drop(connection.detach());
+    // What is open leads to the server before. A connection that was used a moment ago may still be on its way back into the pool.
+    while pool.size() > 0 {
+        match pool.try_acquire() {
+            Some(connection) => drop(connection.detach()),
+            None => tokio::task::yield_now().await,
+        }
     }
 }
 
@@ -160,7 +163,7 @@ async fn a_worker_that_has_seen_the_new_primary_claims_nothing_from_the_former_o
         (first, second)
     });
     let (first, second) = moved.await.unwrap();
-    leads_to(&pool, &second);
+    leads_to(&pool, &second).await;
     let claimed = worker.claim("mail", 10, lease).await.unwrap();
     assert_eq!(claimed.len(), 1);
 
@@ -170,13 +173,13 @@ async fn a_worker_that_has_seen_the_new_primary_claims_nothing_from_the_former_o
         first
     });
     let first = first.await.unwrap();
-    leads_to(&pool, &first);
+    leads_to(&pool, &first).await;
     let refused = worker.claim("mail", 10, lease).await.unwrap_err().to_string();
     assert!(refused.contains("former primary"), "{refused}");
     let held = [claimed[0].held];
     assert!(worker.renew(&held, lease).await.is_err(), "nor does it count as told");
     assert_eq!(first.sql("postgres", "SELECT state FROM retrysafe.effect"), "1", "not claimed");
-    leads_to(&pool, &second);
+    leads_to(&pool, &second).await;
     worker.renew(&held, lease).await.unwrap();
     assert_eq!(second.sql("postgres", "SELECT state FROM retrysafe.effect"), "2");
 }

@@ -22,6 +22,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         caught: Test(DISK, "a_batch_that_has_no_room_refuses_what_was_built_on_it"),
     },
     Mutant {
+        name: "postgres-place-believed",
+        file: "crates/retrysafe/src/stores/postgres/migrations/0001_records.sql",
+        old: "WHERE r.ctid = f.place AND r.id IS NOT DISTINCT FROM f.id AND r.version = f.from_version\n            AND r.request = f.request AND r.created_at = f.created_at",
+        new: "WHERE r.ctid = f.place",
+        breaks: "an answer is written to whichever record lies at a place that somebody remembers",
+        caught: Test(POSTGRES, "a_record_that_was_moved_is_settled_and_its_neighbour_is_not"),
+    },
+    Mutant {
         name: "redis-quarantine-ends-at-once",
         file: "crates/retrysafe/src/stores/redis/lua/shared.lua",
         old: "    if now < held_until then",

@@ -25,6 +25,7 @@ mod kit;
 mod outbox;
 #[cfg(all(feature = "axum", feature = "phases"))]
 mod phases;
+mod places;
 mod pooler;
 mod processes;
 mod promotion;

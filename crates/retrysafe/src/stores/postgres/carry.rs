@@ -24,7 +24,6 @@ use super::job::{Ask, Job, JobKind, Reply};
 use super::lane::{Batch, Lane};
 use super::readback::{self, Verdict};
 use super::row::{Found, Hold, Loaded, Written};
-use super::statement::Statement;
 
 /// How often an operation that the server refuses for a passing reason goes again. Its caller's
 /// deadline usually ends it earlier.
@@ -120,22 +119,24 @@ impl Lane {
             _ => settings.lock_within(),
         };
         let (mut begins, mut changes) = (Begins::default(), Changes::default());
+        let mut places = Vec::new();
         for job in &batch.jobs {
             match &job.ask {
                 Ask::Insert(first) => begins.push(first),
-                Ask::Swap(swap) => changes.push(&swap.0, &swap.1),
+                Ask::Swap(swap) => {
+                    changes.push(&swap.0, &swap.1);
+                    places.push(self.places.take(&swap.0.id, swap.0.version));
+                }
                 Ask::Load(..) => {}
             }
         }
         let warned = wire.warned();
         let asked = async {
             match batch.kind {
-                JobKind::Change => {
-                    wire.write(Statement::Change, lock_within, changes.columns()).await
-                }
+                JobKind::Change => wire.change(lock_within, changes.columns()).await,
                 JobKind::Write | JobKind::Load => {
                     let columns = begins.columns().into_iter().chain(changes.settles());
-                    wire.write(Statement::Write, lock_within, columns).await
+                    wire.write(lock_within, columns, &places).await
                 }
             }
         };
@@ -159,7 +160,12 @@ impl Lane {
         }
         match Written::read(rows.iter()) {
             Some(Written { hold: Some(Hold::Unobserved), .. }) => Sent::Unobserved,
-            Some(written) => Sent::Durable(written),
+            Some(written) => {
+                for (id, version, place) in &written.places {
+                    self.places.note(*id, *version, *place);
+                }
+                Sent::Durable(written)
+            }
             None => Sent::Nonsense,
         }
     }

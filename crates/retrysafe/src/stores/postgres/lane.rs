@@ -2,15 +2,17 @@
 //!
 //! A lane is one task with one connection. It takes whatever has queued up while the last batch was
 //! under way, sends it as one transaction, and answers when that is durable. There is no timer: a
-//! lone operation goes out at once, and the longer a flush takes the more share the next.
+//! lone operation goes out as soon as whoever else is ready to run had a turn, and the longer a flush takes the more share the next.
 //!
 //! A key always takes the same lane, but for the moment at which the second one is opened, so two
 //! operations on one key hardly ever meet on two connections of one process. A batch holds one operation per key, sorted by key, so that batches of several
 //! processes take their locks in one order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use retrysafe_core::scope::Id;
@@ -19,6 +21,7 @@ use tokio::sync::mpsc;
 use super::connect::{RECONNECT_MAX, Wire};
 use super::identity::Identity;
 use super::job::{Ask, Job, JobKind};
+use super::place::Places;
 use super::settings::Settings;
 use crate::stores::quarantine::HeldUntil;
 
@@ -75,6 +78,7 @@ pub(super) struct Lane {
     pub(super) waiting: VecDeque<Job>,
     /// Ids that a transaction of the application was seen to hold, and when.
     pub(super) held: HashMap<Id, Instant>,
+    pub(super) places: Places,
 }
 
 /// Jobs that go out together.
@@ -94,7 +98,9 @@ impl Lane {
         let (sender, queue) = mpsc::channel(QUEUE_MAX);
         let back = sender.downgrade();
         let waiting = VecDeque::new();
-        let lane = Self { shared, queue, back, wire, waiting, held: HashMap::new() };
+        let held = HashMap::new();
+        let places = Places::default();
+        let lane = Self { shared, queue, back, wire, waiting, held, places };
         tokio::spawn(lane.run());
         sender
     }
@@ -109,12 +115,19 @@ impl Lane {
     }
 
     /// Waits for something to do. False when the store is gone and everything is answered.
+    ///
+    /// Whoever is ready to run has a turn before the batch is closed: the callers of the last batch have just been answered, and most
+    /// of them are about to ask for their next write. Without that turn every second batch is a small one, and a batch costs
+    /// some hundred microseconds by itself.
     async fn fill(&mut self) -> bool {
         if self.waiting.is_empty() {
             match self.queue.recv().await {
                 Some(job) => self.waiting.push_back(job),
                 None => return false,
             }
+        }
+        if self.waiting.len() < BATCH_MAX {
+            go_to_the_end_of_the_queue().await;
         }
         while self.waiting.len() < BATCH_MAX {
             match self.queue.try_recv() {
@@ -220,4 +233,19 @@ impl Lane {
             }
         }
     }
+}
+
+/// Lets every task run that is ready to run. Not by `tokio::task::yield_now`: that sets the task aside for the thread it runs on, and if the next task
+/// blocks the thread, no other thread can take it over.
+async fn go_to_the_end_of_the_queue() {
+    let mut has_waited = false;
+    poll_fn(|context| {
+        if has_waited {
+            return Poll::Ready(());
+        }
+        has_waited = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -60,6 +60,7 @@ mod observe;
 mod operate;
 #[cfg(feature = "sqlx")]
 mod options_sqlx;
+mod place;
 mod readback;
 #[cfg(any(feature = "phases", all(feature = "axum", feature = "sqlx")))]
 mod remains;

@@ -9,7 +9,7 @@
 //! | insert | a record that is over | the record is reaped, and the insert goes again |
 //! | insert | nothing | a rival has come and gone: the insert goes again |
 //! | swap | another version, or nothing | lost |
-//! | swap | the version it was read at | its unchanging part is damaged: mended, and it goes again |
+//! | swap | the version it was read at | it was moved, or its unchanging part is damaged: mended, and it goes again |
 //! | either | what cannot be read | damaged |
 //! | a grant, in a quarantine | nothing in its way | held |
 

@@ -4,7 +4,6 @@
 //! transactions. [`Cells`] is what they have in common. What a row says is believed only if its seal
 //! fits.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +15,10 @@ use retrysafe_core::response::StoredResponse;
 use retrysafe_core::scope::Id;
 use retrysafe_core::time::Time;
 
+use crate::id_map::IdMap;
+
 use super::fields::{Detail, FORMAT, Request, STAMP_BYTES, headers, moments, time};
+use super::place::Place;
 use super::seal::{Content, Numbers};
 
 /// The columns of a row by their position, as every statement of ours returns them.
@@ -24,6 +26,10 @@ pub trait Cells {
     fn short(&self, at: usize) -> Option<i16>;
     fn number(&self, at: usize) -> Option<i64>;
     fn bytes(&self, at: usize) -> Option<&[u8]>;
+    /// Only the store's own connections are told one.
+    fn place(&self, _: usize) -> Option<Place> {
+        None
+    }
 }
 
 /// What one row of a read says.
@@ -41,7 +47,7 @@ pub(super) enum Row {
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) now: Time,
-    pub(super) found: HashMap<Id, Found>,
+    pub(super) found: IdMap<Found>,
 }
 
 /// What was found of one record.
@@ -57,7 +63,9 @@ pub(super) enum Found {
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// Each id with the clock and its new version.
-    pub(super) done: HashMap<Id, (Time, u64)>,
+    pub(super) done: IdMap<(Time, u64)>,
+    /// Where records lie now, as far as that was told, with their versions.
+    pub(super) places: Vec<(Id, u64, Place)>,
     pub(super) hold: Option<Hold>,
 }
 
@@ -125,6 +133,9 @@ impl Written {
                     let id = Id::from_bytes(id.try_into().ok()?);
                     let version = u64::try_from(number).ok()?;
                     written.done.insert(id, (time(row.number(2)?), version));
+                    if let Some(place) = row.place(3) {
+                        written.places.push((id, version, place));
+                    }
                 }
                 None if number == UNOBSERVED => written.hold = Some(Hold::Unobserved),
                 None => written.hold = Some(Hold::Until(time(number))),
@@ -236,6 +247,9 @@ fn answer(status: Option<i16>, lines: Option<&[u8]>, body: Option<&[u8]>) -> Opt
 }
 
 impl Cells for tokio_postgres::Row {
+    fn place(&self, at: usize) -> Option<Place> {
+        self.try_get(at).ok().flatten()
+    }
     fn short(&self, at: usize) -> Option<i16> {
         self.try_get(at).ok().flatten()
     }

@@ -14,43 +14,44 @@ use tokio_postgres::{Error, Row, Statement as Prepared};
 
 use super::columns::{Changes, Column};
 use super::connect::Wire;
+use super::place::Place;
 use super::settings::Expiry;
 
-/// A statement that writes a batch.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Statement {
-    /// Begins, settles and new attempts.
-    Write,
-    /// All other writes.
-    Change,
-}
-
-impl Statement {
-    pub(super) const fn sql(self) -> &'static str {
-        match self {
-            Self::Write => include_str!("sql/write.sql"),
-            Self::Change => include_str!("sql/change.sql"),
-        }
-    }
-}
-
 impl Wire {
-    /// Writes a batch.
+    /// Writes a batch of begins, settles and new attempts. `places` says where the records of the last two lie, as far as that is known.
     pub(super) async fn write(
         &self,
-        statement: Statement,
         lock_within: Duration,
         columns: impl IntoIterator<Item = Column>,
+        places: &[Option<Place>],
     ) -> Result<Vec<Row>, Error> {
         let columns: Vec<Column> = columns.into_iter().collect();
-        let lock_ms = i32::try_from(lock_within.as_millis()).unwrap_or(i32::MAX);
-        let mut parameters: Vec<(&(dyn ToSql + Sync), Type)> =
-            vec![(&self.sync, Type::TEXT), (&lock_ms, Type::INT4)];
-        parameters.extend(columns.iter().map(Column::parameter));
-        match statement {
-            Statement::Write => self.call(&self.named.write, statement.sql(), &parameters).await,
-            Statement::Change => self.client.query_typed(statement.sql(), &parameters).await,
-        }
+        let lock_ms = lock_ms(lock_within);
+        let mut parameters = self.parameters(&lock_ms, &columns);
+        parameters.push((&places, Type::TID_ARRAY));
+        self.call(&self.named.write, include_str!("sql/write.sql"), &parameters).await
+    }
+
+    /// Writes a batch of all other writes.
+    pub(super) async fn change(
+        &self,
+        lock_within: Duration,
+        columns: [Column; 18],
+    ) -> Result<Vec<Row>, Error> {
+        let lock_ms = lock_ms(lock_within);
+        let parameters = self.parameters(&lock_ms, &columns);
+        self.client.query_typed(include_str!("sql/change.sql"), &parameters).await
+    }
+
+    /// How a transaction commits, how long it waits, and what it writes.
+    fn parameters<'a>(
+        &'a self,
+        lock_ms: &'a i32,
+        columns: &'a [Column],
+    ) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+        let settings: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.sync, Type::TEXT), (lock_ms, Type::INT4)];
+        settings.into_iter().chain(columns.iter().map(Column::parameter)).collect()
     }
 
     /// Calls a function that nearly every request needs.
@@ -75,7 +76,7 @@ impl Wire {
         lock_within: Duration,
         ids: &[(Id, Option<u64>)],
     ) -> Result<Vec<Row>, Error> {
-        let lock_ms = i32::try_from(lock_within.as_millis()).unwrap_or(i32::MAX);
+        let lock_ms = lock_ms(lock_within);
         let known: Vec<Option<i64>> =
             ids.iter().map(|(_, known)| known.map(u64::cast_signed)).collect();
         let ids: Vec<&[u8]> = ids.iter().map(|(id, _)| &id.as_bytes()[..]).collect();
@@ -119,4 +120,8 @@ impl Wire {
         let parameters: Vec<_> = columns.iter().map(Column::parameter).collect();
         self.client.query_typed(include_str!("sql/mend.sql"), &parameters).await.map(drop)
     }
+}
+
+fn lock_ms(lock_within: Duration) -> i32 {
+    i32::try_from(lock_within.as_millis()).unwrap_or(i32::MAX)
 }

@@ -10,7 +10,26 @@ const RULES: &[&str] = &["-p", "retrysafe-core", "--lib"];
 const OUTBOX: &[&str] =
     &["-p", "retrysafe", "--features", "axum,phases,outbox", "--test", "postgres"];
 
+/// The unit tests of the worker.
+const WORKER: &[&str] = &["-p", "retrysafe", "--features", "outbox", "--lib"];
+
 pub(crate) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "claim-floor-for-ever",
+        file: "crates/retrysafe/src/outbox/claim_floor.rs",
+        old: ".filter(|floor| now < floor.whole_look_at)",
+        new: ".filter(|floor| floor.whole_look_at < now + 2 * WHOLE_LOOK_EVERY)",
+        breaks: "an effect whose transaction was long is never delivered while others keep coming",
+        caught: Test(WORKER, "everything_is_looked_at_once_a_second_however_many_claims_there_are"),
+    },
+    Mutant {
+        name: "claim-floor-above-lanes",
+        file: "crates/retrysafe/src/outbox/claim_floor.rs",
+        old: "self.by_kind.clear();",
+        new: "",
+        breaks: "each effect of a lane waits for a second behind the one before it",
+        caught: Test(WORKER, "after_the_end_of_an_effect_with_a_lane_everything_is_looked_at"),
+    },
     Mutant {
         name: "effect-check-without-deadline",
         file: "crates/retrysafe-core/src/effect.rs",

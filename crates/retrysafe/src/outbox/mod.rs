@@ -53,6 +53,7 @@
 
 mod backoff;
 mod breaker;
+mod claim_floor;
 mod delivery;
 mod effect;
 mod effect_lookup;

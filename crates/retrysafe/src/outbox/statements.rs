@@ -4,7 +4,7 @@
 //! or an address that points there again. That server claims nothing for a worker that has seen its successor, and what it is told
 //! counts as not heard: the successor is told it later.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +12,9 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgPool, Postgres, Row as _};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use super::claim_floor::{ClaimFloors, ClaimStart};
 use super::listen::listen;
 use super::store::{
     ClaimedEffect, EffectCount, EffectStore, EffectStoreError, Held, MarkWord, MarkedEffect,
@@ -40,18 +42,65 @@ fn names(held: impl Iterator<Item = Held>) -> (Vec<i64>, Vec<i64>) {
 /// takes the same a moment later.
 const REFUSALS: [&str; 2] = ["22", "23"];
 
+/// A question whose answer begins with the server's identity: which columns are asked for, of which function, and of which rows of its
+/// answer if not of all.
+macro_rules! with_identity {
+    ($columns:literal, $function:literal) => {
+        with_identity!($columns, $function, "true")
+    };
+    ($columns:literal, $function:literal, $rows:literal) => {
+        concat!(
+            "SELECT h.system, h.timeline, ",
+            $columns,
+            " FROM retrysafe.this_server_v1() AS h LEFT JOIN LATERAL retrysafe.",
+            $function,
+            " AS answered ON ",
+            $rows
+        )
+    };
+}
+
 /// The effects of a PostgreSQL database, over a pool of the application's.
 #[derive(Clone, Debug)]
 pub struct PooledEffects {
     pool: PgPool,
     /// Which server this worker has talked to so far, over all its connections.
     seen: Arc<Identity>,
+    floors: Arc<Mutex<ClaimFloors>>,
 }
 
 impl PooledEffects {
     /// The effects of this database.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, seen: Arc::default() }
+        Self { pool, seen: Arc::default(), floors: Arc::default() }
+    }
+
+    fn floors(&self) -> MutexGuard<'_, ClaimFloors> {
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims effects from this due time on.
+    async fn claim_from(
+        &self,
+        start: ClaimStart,
+        kind: &str,
+        most: usize,
+        lease: Duration,
+    ) -> Result<Vec<PgRow>, EffectStoreError> {
+        let (system, timeline) = self.seen.seen();
+        // A former primary claims nothing: it is asked for none.
+        let claim = sqlx::query(with_identity!(
+            "id, fence, downstream_key, destination, content_type, payload, failures, was_sent, is_suspect,
+                lane IS NOT NULL AS has_lane, due_first",
+            "claim_effects_v1($1, CASE WHEN h.system = coalesce($4, h.system) AND h.timeline >= $5 THEN $2 ELSE 0 END, $3, $6)"
+        ))
+        .bind(kind)
+        .bind(number(most))
+        .bind(millis(lease))
+        .bind(system)
+        .bind(i32::try_from(timeline).unwrap_or(i32::MAX))
+        .bind(start.due_from_ms);
+        self.ask(claim).await
     }
 
     /// Asks, and looks whether it was the server that answered. Each row begins with its identity; a row without more says that there
@@ -73,22 +122,18 @@ impl PooledEffects {
     }
 }
 
-/// A question whose answer begins with the server's identity: which columns are asked for, of which function, and of which rows of its
-/// answer if not of all.
-macro_rules! with_identity {
-    ($columns:literal, $function:literal) => {
-        with_identity!($columns, $function, "true")
-    };
-    ($columns:literal, $function:literal, $rows:literal) => {
-        concat!(
-            "SELECT h.system, h.timeline, ",
-            $columns,
-            " FROM retrysafe.this_server_v1() AS h LEFT JOIN LATERAL retrysafe.",
-            $function,
-            " AS answered ON ",
-            $rows
-        )
-    };
+fn claimed_effect(row: &PgRow) -> Result<ClaimedEffect, EffectStoreError> {
+    let text = |name: &str| row.try_get::<Option<String>, _>(name);
+    Ok(ClaimedEffect {
+        held: Held { id: row.try_get("id")?, fence: row.try_get("fence")? },
+        key: row.try_get::<String, _>("downstream_key")?.into(),
+        destination: text("destination")?.map(Into::into),
+        content_type: text("content_type")?.map(Into::into),
+        payload: Bytes::from(row.try_get::<Vec<u8>, _>("payload")?),
+        failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
+        was_sent: row.try_get("was_sent")?,
+        is_suspect: row.try_get("is_suspect")?,
+    })
 }
 
 /// What the server refuses it has not applied. Of everything else nobody knows.
@@ -110,31 +155,25 @@ impl EffectStore for PooledEffects {
         most: usize,
         lease: Duration,
     ) -> Result<Vec<ClaimedEffect>, EffectStoreError> {
-        let (system, timeline) = self.seen.seen();
-        // A former primary claims nothing: it is asked for none.
-        let claim = sqlx::query(with_identity!(
-            "id, fence, downstream_key, destination, content_type, payload, failures, was_sent, is_suspect",
-            "claim_effects_v1($1, CASE WHEN h.system = coalesce($4, h.system) AND h.timeline >= $5 THEN $2 ELSE 0 END, $3)"
-        ))
-        .bind(kind)
-        .bind(number(most))
-        .bind(millis(lease))
-        .bind(system)
-        .bind(i32::try_from(timeline).unwrap_or(i32::MAX));
-        let claimed = |row: &PgRow| {
-            let text = |name: &str| row.try_get::<Option<String>, _>(name);
-            Ok(ClaimedEffect {
-                held: Held { id: row.try_get("id")?, fence: row.try_get("fence")? },
-                key: row.try_get::<String, _>("downstream_key")?.into(),
-                destination: text("destination")?.map(Into::into),
-                content_type: text("content_type")?.map(Into::into),
-                payload: Bytes::from(row.try_get::<Vec<u8>, _>("payload")?),
-                failures: u32::try_from(row.try_get::<i32, _>("failures")?).unwrap_or(0),
-                was_sent: row.try_get("was_sent")?,
-                is_suspect: row.try_get("is_suspect")?,
-            })
-        };
-        self.ask(claim).await?.iter().map(claimed).collect()
+        loop {
+            let start = self.floors().start(kind, Instant::now());
+            let rows = self.claim_from(start, kind, most, lease).await?;
+            let mut floors = self.floors();
+            let Some(first) = rows.first() else {
+                if floors.found_nothing(kind, start) {
+                    // This one looks at everything, so there is no third.
+                    continue;
+                }
+                return Ok(Vec::new());
+            };
+            floors.found(kind, start, first.try_get("due_first")?, Instant::now());
+            for row in &rows {
+                if row.try_get("has_lane")? {
+                    floors.claimed_in_lane(row.try_get("id")?);
+                }
+            }
+            return rows.iter().map(claimed_effect).collect();
+        }
     }
 
     async fn mark(
@@ -187,8 +226,15 @@ impl EffectStore for PooledEffects {
         .bind(references)
         .bind(errors)
         .bind(i32::try_from(failures_max).unwrap_or(i32::MAX));
-        let held_by_others = self.ask(finish).await?;
-        held_by_others.iter().map(|row| Ok(row.try_get("id")?)).collect()
+        let held_by_others: Vec<i64> = {
+            let rows = self.ask(finish).await?;
+            rows.iter()
+                .map(|row| Ok(row.try_get("id")?))
+                .collect::<Result<_, EffectStoreError>>()?
+        };
+        let heard = told.iter().map(|told| told.held.id).filter(|id| !held_by_others.contains(id));
+        self.floors().ended(heard);
+        Ok(held_by_others)
     }
 
     async fn hand_back(&self, held: &[Held]) -> Result<Vec<i64>, EffectStoreError> {

@@ -1,7 +1,7 @@
 //! Does a worker deliver each effect, once?
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use retrysafe::outbox::{EffectSearch, OutboxError, Receiver};
 
@@ -212,6 +212,44 @@ async fn a_paused_kind_is_not_claimed() {
     assert_eq!(crate::kit::number(&stage.url, claim).await, 0);
     crate::kit::sql(&stage.url, "DELETE FROM retrysafe.effect_pause").await;
     assert_eq!(crate::kit::number(&stage.url, claim).await, 1);
+}
+
+#[tokio::test]
+async fn a_claim_leaves_out_what_was_due_before_its_beginning_and_says_what_was_due_first() {
+    let stage = OutboxStage::new().await;
+    for (content, due) in [("early", 1_000), ("middle", 2_000), ("late", 3_000)] {
+        let id = stage.stage(mail(content)).await.id;
+        let due = format!("UPDATE retrysafe.effect SET at = {due} WHERE id = {id}");
+        crate::kit::sql(&stage.url, &due).await;
+    }
+    let claim = |from: i64| {
+        format!(
+            "SELECT sum(due_first)::bigint FROM retrysafe.claim_effects_v1('mail', 10, 15000, {from})"
+        )
+    };
+    assert_eq!(number(&stage.url, &claim(2_000)).await, 2 * 2_000, "two, and 2,000 was the first");
+    assert_eq!(number(&stage.url, &claim(0)).await, 1_000, "the one that was left out");
+}
+
+// A claim begins a little before where the last one has found something. An application's transaction may have been open for
+// longer than that, and its effect comes to light far below.
+#[tokio::test]
+async fn an_effect_whose_transaction_was_long_is_delivered_while_others_keep_coming() {
+    let stage = OutboxStage::new().await;
+    let working = stage.worker(stage.known()).start();
+    stage.stage(mail("usual")).await;
+    stage.wait_for(5, 1).await;
+    let long = "BEGIN;
+        SELECT retrysafe.stage_v1('mail', NULL, NULL, 'long', NULL, NULL, NULL, NULL);
+        UPDATE retrysafe.effect SET at = at - 3600000 WHERE payload = 'long';
+        COMMIT";
+    crate::kit::sql(&stage.url, long).await;
+    let begun = Instant::now();
+    while !stage.receiver.order().contains(&"long".to_owned()) {
+        assert!(begun.elapsed() < PATIENCE, "it waits for ever");
+        stage.stage(mail("usual")).await;
+    }
+    assert!(working.stop(PATIENCE).await);
 }
 
 #[tokio::test]

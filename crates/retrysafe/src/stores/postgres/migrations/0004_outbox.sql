@@ -329,14 +329,16 @@ BEGIN
 END
 $$;
 
--- Claims effects of one kind that are due, at most `most`, for `lease_ms`.
+-- Claims effects of one kind that are due, at most `most`, for `lease_ms`. Those that were due before `due_from` are left out.
+-- Whoever claims often begins where the last claim has found something, and does not walk past what was claimed since the last vacuum.
+-- `due_first` is the earliest time that was found.
 --
 -- An effect over which workers have died twice is suspect: it is claimed alone, so that it takes no neighbour along until it
 -- is given up. Others wait for it until it heads the queue, and not longer.
-CREATE FUNCTION retrysafe.claim_effects_v1(kind text, most integer, lease_ms bigint)
+CREATE FUNCTION retrysafe.claim_effects_v1(kind text, most integer, lease_ms bigint, due_from bigint DEFAULT 0)
 RETURNS TABLE (
     id bigint, fence bigint, downstream_key text, destination text, content_type text, payload bytea, lane text,
-    name text, failures integer, staged_at bigint, was_sent boolean, now_ms bigint, is_suspect boolean
+    name text, failures integer, staged_at bigint, was_sent boolean, now_ms bigint, is_suspect boolean, due_first bigint
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -353,12 +355,12 @@ BEGIN
     RETURN QUERY
     WITH due AS MATERIALIZED (
         SELECT e.ctid AS place, e.id, e.at, e.crashes >= 2 AS is_suspect FROM retrysafe.effect e
-        WHERE e.state = 1 AND e.kind = $1 AND e.at <= t
+        WHERE e.state = 1 AND e.kind = $1 AND e.at >= $4 AND e.at <= t
             AND (e.marked_by IS NULL OR e.resend_until > t)
             AND NOT EXISTS (SELECT FROM retrysafe.effect_pause p WHERE p.kind = $1)
         ORDER BY e.at, e.id LIMIT $2 FOR UPDATE OF e SKIP LOCKED
     ), head AS MATERIALIZED (
-        SELECT d.id, d.is_suspect FROM due d ORDER BY d.at, d.id LIMIT 1
+        SELECT d.id, d.at, d.is_suspect FROM due d ORDER BY d.at, d.id LIMIT 1
     )
     -- By their places, which nobody changes while they are locked: that needs no index. One that was changed after this statement had
     -- begun and before it was locked is not found there, and is left to the next claim.
@@ -367,7 +369,7 @@ BEGIN
         SELECT d.place FROM due d, head h WHERE d.id = h.id OR NOT (d.is_suspect OR h.is_suspect)
     ))
     RETURNING e.id, e.fence, e.downstream_key, e.destination, e.content_type, e.payload, e.lane, e.name,
-        e.failures, e.staged_at, e.marked_by IS NOT NULL, t, e.crashes >= 2;
+        e.failures, e.staged_at, e.marked_by IS NOT NULL, t, e.crashes >= 2, (SELECT h.at FROM head h);
 END
 $$;
 

@@ -14,6 +14,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::small_message::poll_write_pieces;
 use crate::admin;
 
 /// How many connections there may be towards either side, whatever the system permits: each costs
@@ -131,7 +132,7 @@ impl<T: Write + Unpin> Write for Slotted<T> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, pieces)
+        poll_write_pieces(&mut self.io, context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {

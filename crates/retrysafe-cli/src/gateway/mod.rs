@@ -59,6 +59,7 @@ mod sender;
 pub(crate) mod serve;
 mod silence;
 mod single_key;
+mod small_message;
 #[cfg(test)]
 mod tests;
 mod under_way;

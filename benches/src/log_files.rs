@@ -6,12 +6,12 @@
 use super::cluster::Cluster;
 
 /// Settings under which the files stay.
-pub const SETTINGS: [(&str, &str); 2] = [("max_wal_size", "4GB"), ("min_wal_size", "3GB")];
+pub const SETTINGS: [(&str, &str); 2] = [("max_wal_size", "8GB"), ("min_wal_size", "4GB")];
 
-/// How many files there are before the first measurement, of 16 MiB each: more than all rounds write.
+/// How many files there are before a measurement, of 16 MiB each: more than its rounds write.
 const FILES: usize = 160;
 
-/// Makes the files before anything is measured.
+/// Makes the files. To be called before each measurement that writes much.
 pub fn make(cluster: &Cluster) {
     for _ in 0..FILES {
         cluster.sql("postgres", "CREATE TEMPORARY TABLE filler (); SELECT pg_switch_wal()");

@@ -77,6 +77,7 @@ async fn rate(cluster: &Cluster, engine: &Arc<Engine<PostgresStore>>, pool: Arc<
     println!("postgres store, begin + settle, against pooled single statements");
     println!("| tasks | pooled ops/s | ours ops/s | ratio | range         | p50 / p99 ms  | pooled p50 / p99 | CPU µs/op: pooled, ours |");
     for tasks in [64, 256] {
+        log_files::make(cluster);
         let (mut theirs, mut ours, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let (mut last, mut last_pooled) = (Figures::default(), Figures::default());
         let (mut their_cpu, mut our_cpu) = (Vec::new(), Vec::new());

@@ -1,6 +1,7 @@
 //! How are the servers started, and what do they use up?
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,10 +97,18 @@ impl Server {
         server
     }
 
-    /// Kills it without warning.
+    /// Kills it without warning, and its children with it: those of nginx would keep its address, and be taken for the server that
+    /// is started next.
     pub fn kill(&mut self) {
-        self.child.kill().unwrap();
+        let group = format!("-{}", self.child.id());
+        let signal = |name: &str| Command::new("kill").args([name, "--", &group]).stderr(Stdio::null()).status().unwrap();
+        assert!(signal("-KILL").success(), "{} runs", self.name);
         self.child.wait().unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while signal("-0").success() {
+            assert!(Instant::now() < end, "a child of {} does not end", self.name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Starts it again after it was killed.
@@ -180,7 +189,7 @@ fn program() -> PathBuf {
 }
 
 /// The command, run by `setpriv` in such a way that the kernel ends it with its parent: an interrupted measurement
-/// leaves nothing behind.
+/// leaves nothing behind. Its children are in one group with it.
 fn ends_with_this_process(command: &Command) -> Command {
     let mut wrapped = Command::new("setpriv");
     wrapped.args(["--pdeathsig", "TERM", "--"]).arg(command.get_program()).args(command.get_args());
@@ -190,7 +199,7 @@ fn ends_with_this_process(command: &Command) -> Command {
     if let Some(folder) = command.get_current_dir() {
         wrapped.current_dir(folder);
     }
-    wrapped.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    wrapped.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     wrapped
 }
 

@@ -186,11 +186,9 @@ impl Answer {
 }
 
 impl Happened {
-    /// What happened, as bytes without time and fence, for stores that fill those in themselves.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_happened(&mut out, self);
-        out
+    /// Appends what happened, as bytes without time and fence, for stores that fill those in themselves.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        put_happened(out, self);
     }
 
     /// What these bytes say has happened.
@@ -932,7 +930,9 @@ mod tests {
             (Happened::Advanced(RecoveryPoint::Before(3)), &[9, 0, 3]),
             (Happened::Advanced(RecoveryPoint::Calling(3)), &[9, 1, 3]),
         ] {
-            assert_eq!(what.encode(), bytes);
+            let mut encoded = Vec::new();
+            what.encode_into(&mut encoded);
+            assert_eq!(encoded, bytes);
             assert_eq!(Happened::decode(bytes), Ok(what));
         }
         for empty in [&[7, 0][..], &[8, 0]] {

@@ -78,8 +78,11 @@ impl Write {
         put_bytes(&mut out, &from.encode());
         put_becomes(&mut out, &self.becomes);
         out.push(u8::from(self.new_fence));
-        let what = self.what.as_ref().map(Happened::encode);
-        put_bytes(&mut out, what.as_deref().unwrap_or_default());
+        let mut what = Vec::new();
+        if let Some(happened) = &self.what {
+            happened.encode_into(&mut what);
+        }
+        put_bytes(&mut out, &what);
         // A length of life may be zero, so it is counted from one.
         put(&mut out, self.ttl.map_or(0, |ttl| ms(ttl).saturating_add(1)));
         sealed(out)

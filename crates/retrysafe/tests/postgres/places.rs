@@ -51,12 +51,12 @@ async fn a_settle_that_knows_its_place_does_not_search_the_index() {
     let url = database().await;
     drop(store(&url).await);
     let client = client(&url).await;
-    let begin = "SELECT place FROM retrysafe.write_v1('on', 1000, ARRAY['a'::bytea], ARRAY['r'::bytea], ARRAY[1000::bigint], ARRAY[1000::bigint],
+    let begin = "SELECT places FROM retrysafe.write_v1('on', 1000, ARRAY['a'::bytea], ARRAY['r'::bytea], ARRAY[1000::bigint], ARRAY[1000::bigint],
         ARRAY['d'::bytea], ARRAY['t'::bytea], ARRAY[1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')";
     let settle = |place: &str| {
-        format!("SELECT count(*) FROM retrysafe.record r, retrysafe.write_v1('on', 1000, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', ARRAY[r.id],
+        format!("SELECT cardinality(w.ids)::bigint FROM retrysafe.record r, LATERAL retrysafe.write_v1('on', 1000, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', ARRAY[r.id],
             ARRAY[r.version], ARRAY[r.request], ARRAY[r.created_at], ARRAY[r.fence], ARRAY[1::smallint], ARRAY[1000::bigint], ARRAY['d'::bytea],
-            ARRAY['t'::bytea], ARRAY[200::smallint], ARRAY[NULL::bytea], ARRAY[NULL::bytea], ARRAY[1::bigint], ARRAY[{place}]::tid[])")
+            ARRAY['t'::bytea], ARRAY[200::smallint], ARRAY[NULL::bytea], ARRAY[NULL::bytea], ARRAY[1::bigint], ARRAY[{place}]::tid[]) w")
     };
     for (place, searches) in [("r.ctid", 0), ("NULL", 1)] {
         client.batch_execute("BEGIN").await.unwrap();

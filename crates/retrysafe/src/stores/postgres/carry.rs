@@ -18,6 +18,7 @@ use retrysafe_core::store::{Inserted, LoadedUnless, Stamped, StoreError, StoreEr
 use retrysafe_core::time::Time;
 use tokio_postgres::error::SqlState;
 
+use super::column::Column;
 use super::columns::{Begins, Changes};
 use super::fault::Fault;
 use super::job::{Ask, Job, JobKind, Reply};
@@ -118,14 +119,15 @@ impl Lane {
             [job] if job.alone => LOCK_ALONE_WITHIN,
             _ => settings.lock_within(),
         };
-        let (mut begins, mut changes) = (Begins::default(), Changes::default());
-        let mut places = Vec::new();
+        let mut begins = Begins::none();
+        let mut changes = Changes::none();
+        let mut places = Column::of_places();
         for job in &batch.jobs {
             match &job.ask {
                 Ask::Insert(first) => begins.push(first),
                 Ask::Swap(swap) => {
                     changes.push(&swap.0, &swap.1);
-                    places.push(self.places.take(&swap.0.id, swap.0.version));
+                    places.push_place(self.places.take(&swap.0.id, swap.0.version));
                 }
                 Ask::Load(..) => {}
             }
@@ -133,15 +135,21 @@ impl Lane {
         let warned = wire.warned();
         let asked = async {
             match batch.kind {
-                JobKind::Change => wire.change(lock_within, changes.columns()).await,
+                JobKind::Change => {
+                    let rows = wire.change(lock_within, &changes.columns()).await?;
+                    Ok(Written::read(rows.iter()))
+                }
                 JobKind::Write | JobKind::Load => {
-                    let columns = begins.columns().into_iter().chain(changes.settles());
-                    wire.write(lock_within, columns, &places).await
+                    let settles = changes.settles().into_iter().chain([places]);
+                    let columns: Vec<Column> =
+                        begins.columns().into_iter().chain(settles).collect();
+                    let rows = wire.write(lock_within, &columns).await?;
+                    Ok(rows.first().and_then(Written::read_arrays))
                 }
             }
         };
-        let rows = match wire.within(settings.send_within(), asked).await {
-            Some(Ok(rows)) => rows,
+        let written = match wire.within(settings.send_within(), asked).await {
+            Some(Ok(written)) => written,
             Some(Err(error)) => {
                 return match Fault::of(&error) {
                     Fault::Refused(code) => {
@@ -158,7 +166,7 @@ impl Lane {
         if wire.warned() != warned {
             return Sent::Unreplicated;
         }
-        match Written::read(rows.iter()) {
+        match written {
             Some(Written { hold: Some(Hold::Unobserved), .. }) => Sent::Unobserved,
             Some(written) => {
                 for (id, version, place) in &written.places {

@@ -7,60 +7,44 @@
 use http::header::LOCATION;
 use retrysafe_core::flow::RecoveryPoint;
 use retrysafe_core::record::{
-    Answer, First, Happened, LateResult, Record, Standing, Write, make_room,
+    Answer, First, Happened, LateResult, MOMENTS_MAX, Record, Standing, Write, make_room,
 };
 use retrysafe_core::trace::{BeginOrigin, read_begin_text};
-use tokio_postgres::types::{ToSql, Type};
 
+use super::column::Column;
 use super::fields::{
-    Detail, STAMP_BYTES, first_request, header_lines, length_ms, ms, put_moments, put_next_moment,
-    record_request,
+    Detail, STAMP_BYTES, length_ms, ms, put_first_request, put_header_lines, put_moments,
+    put_next_moment, put_record_request,
 };
 use super::next::Next;
 use super::seal::Content;
 
-/// A parameter of one of our statements.
-#[derive(Debug)]
-pub enum Column {
-    Bytes(Vec<Vec<u8>>),
-    MaybeBytes(Vec<Option<Vec<u8>>>),
-    MaybeTexts(Vec<Option<String>>),
-    Numbers(Vec<i64>),
-    MaybeNumbers(Vec<Option<i64>>),
-    Shorts(Vec<i16>),
-    MaybeShorts(Vec<Option<i16>>),
-}
-
-impl Column {
-    /// The value and the type that the store's own driver sends.
-    pub(super) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
-        match self {
-            Self::Bytes(values) => (values, Type::BYTEA_ARRAY),
-            Self::MaybeBytes(values) => (values, Type::BYTEA_ARRAY),
-            Self::MaybeTexts(values) => (values, Type::TEXT_ARRAY),
-            Self::Numbers(values) => (values, Type::INT8_ARRAY),
-            Self::MaybeNumbers(values) => (values, Type::INT8_ARRAY),
-            Self::Shorts(values) => (values, Type::INT2_ARRAY),
-            Self::MaybeShorts(values) => (values, Type::INT2_ARRAY),
-        }
-    }
-}
-
 /// The begins of a batch, as `write_v1` and `begin_in_v1` take them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Begins {
-    ids: Vec<Vec<u8>>,
-    requests: Vec<Vec<u8>>,
-    ttls: Vec<i64>,
-    leases: Vec<i64>,
-    details: Vec<Vec<u8>>,
-    timelines: Vec<Vec<u8>>,
-    sums: Vec<i64>,
+    ids: Column,
+    requests: Column,
+    ttls: Column,
+    leases: Column,
+    details: Column,
+    timelines: Column,
+    sums: Column,
 }
 
 impl Begins {
+    pub(super) fn none() -> Self {
+        Self {
+            ids: Column::of_bytes(),
+            requests: Column::of_bytes(),
+            ttls: Column::of_numbers(),
+            leases: Column::of_numbers(),
+            details: Column::of_bytes(),
+            timelines: Column::of_bytes(),
+            sums: Column::of_numbers(),
+        }
+    }
+
     pub(super) fn push(&mut self, first: &First) {
-        let request = first_request(first);
         let ttl_ms = length_ms(first.ttl);
         let detail = Detail {
             attempts: 1,
@@ -70,100 +54,160 @@ impl Begins {
             flow: first.flow.clone(),
             ..Detail::default()
         };
-        let detail = detail.bytes();
-        let mut timeline = Vec::with_capacity(16);
-        put_next_moment(&mut timeline, &Happened::Began(first.request_id.clone()));
+        let began = Happened::Began(first.request_id.clone());
+        self.ids.push(first.id.as_bytes());
+        self.requests.push_written(|out| put_first_request(out, first));
+        self.ttls.push_number(ttl_ms);
+        self.leases.push_number(length_ms(first.lease));
+        self.details.push_written(|out| detail.put(out));
+        self.timelines.push_written(|out| put_next_moment(out, &began));
         let content = Content {
             id: &first.id,
             state: 0,
             status: None,
-            request: &request,
-            detail: &detail,
-            timeline: &timeline,
+            request: self.requests.last(),
+            detail: self.details.last(),
+            timeline: self.timelines.last(),
             headers: None,
             body: None,
         };
-        self.sums.push(content.sum());
-        self.ids.push(first.id.as_bytes().to_vec());
-        self.requests.push(request);
-        self.ttls.push(ttl_ms);
-        self.leases.push(length_ms(first.lease));
-        self.details.push(detail);
-        self.timelines.push(timeline);
+        self.sums.push_number(content.sum());
     }
 
     pub(super) fn columns(self) -> [Column; 7] {
-        [
-            Column::Bytes(self.ids),
-            Column::Bytes(self.requests),
-            Column::Numbers(self.ttls),
-            Column::Numbers(self.leases),
-            Column::Bytes(self.details),
-            Column::Bytes(self.timelines),
-            Column::Numbers(self.sums),
-        ]
+        [self.ids, self.requests, self.ttls, self.leases, self.details, self.timelines, self.sums]
     }
 }
 
 /// Writes over records that were read, as `write_v1` and `change_v1` take them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Changes {
-    ids: Vec<Vec<u8>>,
-    froms: Vec<i64>,
-    requests: Vec<Vec<u8>>,
-    created: Vec<i64>,
+    ids: Column,
+    froms: Column,
+    requests: Column,
+    created: Column,
     /// 0 for a new one.
-    fences: Vec<i64>,
-    states: Vec<i16>,
-    lengths: Vec<Option<i64>>,
-    details: Vec<Vec<u8>>,
-    timelines: Vec<Vec<u8>>,
-    statuses: Vec<Option<i16>>,
-    headers: Vec<Option<Vec<u8>>>,
-    bodies: Vec<Option<Vec<u8>>>,
-    sums: Vec<i64>,
-    sinces: Vec<Option<i64>>,
-    untils: Vec<Option<i64>>,
-    last_fences: Vec<Option<i64>>,
-    last_ats: Vec<Option<i64>>,
-    labels: Vec<Option<String>>,
+    fences: Column,
+    states: Column,
+    lengths: Column,
+    details: Column,
+    timelines: Column,
+    statuses: Column,
+    headers: Column,
+    bodies: Column,
+    sums: Column,
+    sinces: Column,
+    untils: Column,
+    last_fences: Column,
+    last_ats: Column,
+    labels: Column,
 }
 
 impl Changes {
+    pub(super) fn none() -> Self {
+        Self {
+            ids: Column::of_bytes(),
+            froms: Column::of_numbers(),
+            requests: Column::of_bytes(),
+            created: Column::of_numbers(),
+            fences: Column::of_numbers(),
+            states: Column::of_shorts(),
+            lengths: Column::of_numbers(),
+            details: Column::of_bytes(),
+            timelines: Column::of_bytes(),
+            statuses: Column::of_shorts(),
+            headers: Column::of_bytes(),
+            bodies: Column::of_bytes(),
+            sums: Column::of_numbers(),
+            sinces: Column::of_numbers(),
+            untils: Column::of_numbers(),
+            last_fences: Column::of_numbers(),
+            last_ats: Column::of_numbers(),
+            labels: Column::of_texts(),
+        }
+    }
+
     pub(super) fn push(&mut self, from: &Record, write: &Write) {
         let next = Next::of(from, write);
-        let request = record_request(from);
-        let (timeline, last) = open_timeline(from, write);
-        let (status, headers, body) = next.answer.map_or((None, None, None), answer_columns);
-        let detail = next.detail().bytes();
+        self.ids.push(from.id.as_bytes());
+        self.froms.push_number(from.version.cast_signed());
+        self.requests.push_written(|out| put_record_request(out, from));
+        self.created.push_number(ms(from.created_at));
+        self.fences.push_number(if write.new_fence { 0 } else { from.fence.0.cast_signed() });
+        self.states.push_short(next.state);
+        self.lengths.push_number(next.length);
+        self.details.push_written(|out| next.detail().put(out));
+        let last = self.push_timeline(from, write);
+        let (status, has_headers, has_body) = self.push_answer(next.answer);
         let content = Content {
             id: &from.id,
             state: next.state,
             status,
-            request: &request,
-            detail: &detail,
-            timeline: &timeline,
-            headers: headers.as_deref(),
-            body: body.as_deref(),
+            request: self.requests.last(),
+            detail: self.details.last(),
+            timeline: self.timelines.last(),
+            headers: has_headers.then(|| self.headers.last()),
+            body: has_body.then(|| self.bodies.last()),
         };
-        self.sums.push(content.sum());
-        self.ids.push(from.id.as_bytes().to_vec());
-        self.froms.push(from.version.cast_signed());
-        self.requests.push(request);
-        self.created.push(ms(from.created_at));
-        self.fences.push(if write.new_fence { 0 } else { from.fence.0.cast_signed() });
-        self.states.push(next.state);
-        self.lengths.push(next.length);
-        self.details.push(detail);
-        self.timelines.push(timeline);
-        self.statuses.push(status);
-        self.headers.push(headers);
-        self.bodies.push(body);
-        self.sinces.push(next.since);
-        self.untils.push(next.until);
-        self.last_fences.push(last.map(|(fence, _)| fence));
-        self.last_ats.push(last.map(|(_, at)| at));
-        self.labels.push(write.what.as_ref().filter(|what| is_told_at_once(what)).map(label));
+        self.sums.push_number(content.sum());
+        self.sinces.push_number(next.since);
+        self.untils.push_number(next.until);
+        self.last_fences.push_number(last.map(|(fence, _)| fence));
+        self.last_ats.push_number(last.map(|(_, at)| at));
+        match write.what.as_ref().filter(|what| is_told_at_once(what)) {
+            Some(what) => self.labels.push(label(what).as_bytes()),
+            None => self.labels.push_null(),
+        }
+    }
+
+    /// Appends the timeline without the fence and the time of its last moment. Returns those two, unless the server fills them in.
+    fn push_timeline(&mut self, from: &Record, write: &Write) -> Option<(i64, i64)> {
+        let Some(what) = &write.what else {
+            self.timelines.push_written(|out| {
+                let begin = out.len();
+                put_moments(out, &from.timeline);
+                out.truncate(out.len().saturating_sub(STAMP_BYTES).max(begin));
+            });
+            let last = from.timeline.last();
+            return last.map(|last| (last.fence.0.cast_signed(), ms(last.at)));
+        };
+        self.timelines.push_written(|out| {
+            if from.timeline.len() < MOMENTS_MAX {
+                put_moments(out, &from.timeline);
+            } else {
+                let mut kept = from.timeline.clone();
+                make_room(&mut kept, what);
+                put_moments(out, &kept);
+            }
+            put_next_moment(out, what);
+        });
+        None
+    }
+
+    /// Appends status, headers and body of an answer. Of one that was not kept, the location is its only header, and there is no body. Returns the
+    /// status, and whether there are headers and a body.
+    fn push_answer(&mut self, answer: Option<&Answer>) -> (Option<i16>, bool, bool) {
+        let status = answer.and_then(Answer::status).map(|status| status.as_u16().cast_signed());
+        self.statuses.push_short(status);
+        match answer {
+            Some(Answer::Kept(response)) => {
+                let headers = response.headers.iter().map(|(name, value)| (name, value));
+                self.headers.push_written(|out| put_header_lines(out, headers));
+                self.bodies.push(&response.body);
+                (status, true, true)
+            }
+            Some(Answer::NotKept { location: Some(location), .. }) => {
+                let header = std::iter::once((&LOCATION, location));
+                self.headers.push_written(|out| put_header_lines(out, header));
+                self.bodies.push_null();
+                (status, true, false)
+            }
+            Some(Answer::NotKept { location: None, .. }) | None => {
+                self.headers.push_null();
+                self.bodies.push_null();
+                (status, false, false)
+            }
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -179,35 +223,30 @@ impl Changes {
     /// For all writes.
     pub(super) fn columns(self) -> [Column; 18] {
         [
-            Column::Bytes(self.ids),
-            Column::Numbers(self.froms),
-            Column::Bytes(self.requests),
-            Column::Numbers(self.created),
-            Column::Numbers(self.fences),
-            Column::Shorts(self.states),
-            Column::MaybeNumbers(self.lengths),
-            Column::Bytes(self.details),
-            Column::Bytes(self.timelines),
-            Column::MaybeShorts(self.statuses),
-            Column::MaybeBytes(self.headers),
-            Column::MaybeBytes(self.bodies),
-            Column::Numbers(self.sums),
-            Column::MaybeNumbers(self.sinces),
-            Column::MaybeNumbers(self.untils),
-            Column::MaybeNumbers(self.last_fences),
-            Column::MaybeNumbers(self.last_ats),
-            Column::MaybeTexts(self.labels),
+            self.ids,
+            self.froms,
+            self.requests,
+            self.created,
+            self.fences,
+            self.states,
+            self.lengths,
+            self.details,
+            self.timelines,
+            self.statuses,
+            self.headers,
+            self.bodies,
+            self.sums,
+            self.sinces,
+            self.untils,
+            self.last_fences,
+            self.last_ats,
+            self.labels,
         ]
     }
 
     /// For `mend_v1`: the unchanging part alone.
     pub(super) fn unchanging(self) -> [Column; 4] {
-        [
-            Column::Bytes(self.ids),
-            Column::Numbers(self.froms),
-            Column::Bytes(self.requests),
-            Column::Numbers(self.created),
-        ]
+        [self.ids, self.froms, self.requests, self.created]
     }
 }
 
@@ -225,39 +264,6 @@ pub(super) fn size(from: &Record, write: &Write) -> usize {
     match Next::of(from, write).answer {
         Some(Answer::Kept(response)) => response.body.len() + 512,
         Some(Answer::NotKept { .. }) | None => flow + 512,
-    }
-}
-
-/// The timeline without the fence and the time of its last moment, and those two unless the server
-/// fills them in.
-fn open_timeline(from: &Record, write: &Write) -> (Vec<u8>, Option<(i64, i64)>) {
-    let mut out = Vec::with_capacity(96);
-    let Some(what) = &write.what else {
-        put_moments(&mut out, &from.timeline);
-        out.truncate(out.len().saturating_sub(STAMP_BYTES));
-        let last = from.timeline.last();
-        return (out, last.map(|last| (last.fence.0.cast_signed(), ms(last.at))));
-    };
-    let mut kept = from.timeline.clone();
-    make_room(&mut kept, what);
-    put_moments(&mut out, &kept);
-    put_next_moment(&mut out, what);
-    (out, None)
-}
-
-/// Status, headers and body of an answer. Of one that was not kept, the location is its only header,
-/// and there is no body.
-fn answer_columns(answer: &Answer) -> (Option<i16>, Option<Vec<u8>>, Option<Vec<u8>>) {
-    let status = answer.status().map(|status| status.as_u16().cast_signed());
-    match answer {
-        Answer::Kept(response) => {
-            let headers = response.headers.iter().map(|(name, value)| (name, value));
-            (status, Some(header_lines(headers)), Some(response.body.to_vec()))
-        }
-        Answer::NotKept { location, .. } => {
-            let location = location.as_ref().map(|value| (&LOCATION, value));
-            (status, location.map(|header| header_lines(std::iter::once(header))), None)
-        }
     }
 }
 

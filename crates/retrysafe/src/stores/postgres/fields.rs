@@ -27,6 +27,9 @@ use retrysafe_core::time::Time;
 /// first byte of a request.
 pub(super) const FORMAT: u8 = 1;
 
+/// How many bytes a length takes.
+pub(super) const LENGTH_BYTES: usize = 4;
+
 /// How many bytes the fence and the time of a moment take.
 pub(super) const STAMP_BYTES: usize = 16;
 
@@ -50,18 +53,23 @@ pub(super) struct Detail {
     pub(super) head: Option<AnswerHead>,
 }
 
-/// The request of a record that begins.
-pub(super) fn first_request(first: &First) -> Vec<u8> {
-    request_bytes(&first.key, &first.fingerprint, &first.scope, &first.about)
+/// Appends the request of a record that begins.
+pub(super) fn put_first_request(out: &mut Vec<u8>, first: &First) {
+    put_request(out, &first.key, &first.fingerprint, &first.scope, &first.about);
 }
 
-/// The request of a record that is there.
-pub(super) fn record_request(record: &Record) -> Vec<u8> {
-    request_bytes(&record.key, &record.fingerprint, &record.scope, &record.about)
+/// Appends the request of a record that is there.
+pub(super) fn put_record_request(out: &mut Vec<u8>, record: &Record) {
+    put_request(out, &record.key, &record.fingerprint, &record.scope, &record.about);
 }
 
-fn request_bytes(key: &KeyDigest, print: &Fingerprint, scope: &Scope, about: &About) -> Vec<u8> {
-    let mut out = Vec::with_capacity(192);
+fn put_request(
+    out: &mut Vec<u8>,
+    key: &KeyDigest,
+    print: &Fingerprint,
+    scope: &Scope,
+    about: &About,
+) {
     out.push(FORMAT);
     out.extend_from_slice(key.as_bytes());
     out.push(print.scheme());
@@ -69,9 +77,8 @@ fn request_bytes(key: &KeyDigest, print: &Fingerprint, scope: &Scope, about: &Ab
     out.extend_from_slice(print.digest());
     let About { method, route, path } = about;
     for field in [scope.as_bytes(), method.as_bytes(), route.as_bytes(), path.as_bytes()] {
-        put_field(&mut out, field);
+        put_field(out, field);
     }
-    out
 }
 
 /// A field with its length, as it stands in a request.
@@ -82,8 +89,18 @@ pub(super) fn field(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn put_field(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
-    out.extend_from_slice(bytes);
+    put_with_length(out, |out| out.extend_from_slice(bytes));
+}
+
+/// Appends what `write` appends, with its length in front.
+pub(super) fn put_with_length(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let length_from = out.len();
+    out.extend_from_slice(&[0; LENGTH_BYTES]);
+    write(out);
+    let length = out.len().saturating_sub(length_from + LENGTH_BYTES);
+    if let Some(length_bytes) = out.get_mut(length_from..).and_then(<[u8]>::first_chunk_mut) {
+        *length_bytes = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
+    }
 }
 
 impl Request {
@@ -108,9 +125,8 @@ const HAS_HEAD: u8 = 8;
 const HAS_FLOW: u8 = 16;
 
 impl Detail {
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
         let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
-        let mut out = Vec::with_capacity(48);
         out.extend_from_slice(&self.attempts.to_be_bytes());
         out.extend_from_slice(&self.ttl_ms.to_be_bytes());
         out.push(
@@ -127,10 +143,9 @@ impl Detail {
         }
         out.extend(self.mark.iter().flat_map(|mark| *mark.as_bytes()));
         if let Some(flow) = &self.flow {
-            put_field(&mut out, &flow.encode());
+            put_field(out, &flow.encode());
         }
         out.extend(self.head.iter().flat_map(AnswerHead::encode));
-        out
     }
 
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
@@ -188,7 +203,7 @@ fn doubt_byte(doubt: Doubt) -> u8 {
 /// Appends moments that have happened.
 pub(super) fn put_moments(out: &mut Vec<u8>, moments: &[Moment]) {
     for moment in moments {
-        put_field(out, &moment.what.encode());
+        put_happened(out, &moment.what);
         out.extend_from_slice(&moment.fence.0.to_be_bytes());
         out.extend_from_slice(&ms(moment.at).to_be_bytes());
     }
@@ -196,7 +211,11 @@ pub(super) fn put_moments(out: &mut Vec<u8>, moments: &[Moment]) {
 
 /// Appends a moment whose fence and time the server fills in.
 pub(super) fn put_next_moment(out: &mut Vec<u8>, what: &Happened) {
-    put_field(out, &what.encode());
+    put_happened(out, what);
+}
+
+fn put_happened(out: &mut Vec<u8>, what: &Happened) {
+    put_with_length(out, |out| what.encode_into(out));
 }
 
 /// The moments of a timeline; none if the bytes make no sense.
@@ -212,18 +231,17 @@ pub(super) fn moments(bytes: &[u8]) -> Option<Vec<Moment>> {
     (moments.len() <= MOMENTS_MAX).then_some(moments)
 }
 
-/// Headers as lines of text: `name: value`. No value holds a line feed.
-pub(super) fn header_lines<'a>(
+/// Appends headers as lines of text: `name: value`. No value holds a line feed.
+pub(super) fn put_header_lines<'a>(
+    out: &mut Vec<u8>,
     headers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
-) -> Vec<u8> {
-    let mut out = Vec::new();
+) {
     for (name, value) in headers {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");
         out.extend_from_slice(value.as_bytes());
         out.push(b'\n');
     }
-    out
 }
 
 /// The headers that these lines are; none if they make no sense.

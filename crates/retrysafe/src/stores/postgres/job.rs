@@ -45,6 +45,9 @@ pub(super) enum Reply {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) ask: Ask,
+    pub(super) kind: JobKind,
+    /// About how many bytes it sends.
+    pub(super) bytes: usize,
     pub(super) ticket: Arc<Ticket>,
     reply: oneshot::Sender<Result<Reply, StoreError>>,
     /// It failed in company; from now on it goes by itself, so that it can only fail itself.
@@ -70,6 +73,23 @@ impl Ask {
             Self::Insert(first) => first.id,
             Self::Swap(swap) => swap.0.id,
             Self::Load(id, _) => *id,
+        }
+    }
+
+    fn kind(&self) -> JobKind {
+        match self {
+            Self::Insert(_) => JobKind::Write,
+            Self::Swap(swap) if columns::is_common(&swap.0, &swap.1) => JobKind::Write,
+            Self::Swap(_) => JobKind::Change,
+            Self::Load(..) => JobKind::Load,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Insert(_) => 512,
+            Self::Swap(swap) => columns::size(&swap.0, &swap.1),
+            Self::Load(..) => 40,
         }
     }
 }
@@ -104,6 +124,8 @@ impl Job {
         reply: oneshot::Sender<Result<Reply, StoreError>>,
     ) -> Self {
         Self {
+            kind: ask.kind(),
+            bytes: ask.bytes(),
             ask,
             ticket,
             reply,
@@ -118,28 +140,10 @@ impl Job {
         self.ask.id()
     }
 
-    pub(super) fn kind(&self) -> JobKind {
-        match &self.ask {
-            Ask::Insert(_) => JobKind::Write,
-            Ask::Swap(swap) if columns::is_common(&swap.0, &swap.1) => JobKind::Write,
-            Ask::Swap(_) => JobKind::Change,
-            Ask::Load(..) => JobKind::Load,
-        }
-    }
-
     /// What was asked, for whoever answers it next.
     pub(super) fn take_ask(&mut self) -> Ask {
         let id = self.id();
         std::mem::replace(&mut self.ask, Ask::Load(id, None))
-    }
-
-    /// About how many bytes it sends.
-    pub(super) fn size(&self) -> usize {
-        match &self.ask {
-            Ask::Insert(_) => 512,
-            Ask::Swap(swap) => columns::size(&swap.0, &swap.1),
-            Ask::Load(..) => 40,
-        }
     }
 
     /// How long its caller has been waiting.

@@ -151,8 +151,8 @@ impl Lane {
             job.alone = job.alone || is_insert && self.is_held(&id);
             let goes_alone = batch.jobs.first().is_some_and(|first| first.alone);
             if batch.jobs.is_empty() {
-                batch.kind = job.kind();
-                bytes = job.size();
+                batch.kind = job.kind;
+                bytes = job.bytes;
                 ids.insert(id);
                 if is_insert && !job.alone {
                     inserts.insert(id);
@@ -164,16 +164,16 @@ impl Lane {
                 left.push_back(job);
             } else if is_insert && inserts.contains(&id) {
                 batch.followers.entry(id).or_default().push(job);
-            } else if job.kind() != batch.kind
+            } else if job.kind != batch.kind
                 || !ids.insert(id)
-                || bytes + job.size() > BATCH_BYTES_MAX
+                || bytes + job.bytes > BATCH_BYTES_MAX
             {
                 // What comes later for this id must stay behind what stays here.
                 ids.insert(id);
                 inserts.remove(&id);
                 left.push_back(job);
             } else {
-                bytes += job.size();
+                bytes += job.bytes;
                 if is_insert {
                     inserts.insert(id);
                 }

@@ -9,7 +9,7 @@ use retrysafe_core::store::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::columns::Column;
+use super::column::{Column, ElementKind};
 use super::row::Cells;
 use super::tx::{ApplicationTransaction, sealed::Joined};
 
@@ -111,56 +111,58 @@ fn with_literals(sql: &str, columns: &[Column]) -> String {
 }
 
 fn put_array(text: &mut String, column: &Column) {
-    match column {
-        Column::Bytes(values) => put(text, "bytea", values.iter().map(Some), put_bytes),
-        Column::MaybeBytes(values) => {
-            put(text, "bytea", values.iter().map(Option::as_ref), put_bytes);
-        }
-        Column::MaybeTexts(values) => {
-            put(text, "text", values.iter().map(Option::as_ref), |text, value| {
-                put_text(text, value);
-            });
-        }
-        Column::Numbers(values) => put(text, "bigint", values.iter().map(Some), put_number),
-        Column::MaybeNumbers(values) => {
-            put(text, "bigint", values.iter().map(Option::as_ref), put_number);
-        }
-        Column::Shorts(values) => put(text, "smallint", values.iter().map(Some), put_number),
-        Column::MaybeShorts(values) => {
-            put(text, "smallint", values.iter().map(Option::as_ref), put_number);
-        }
-    }
-}
-
-fn put<'a, T: 'a>(
-    text: &mut String,
-    of: &str,
-    values: impl Iterator<Item = Option<&'a T>>,
-    put_one: impl Fn(&mut String, &T),
-) {
     text.push_str("ARRAY[");
-    for (number, value) in values.enumerate() {
+    for (number, element) in column.iter().enumerate() {
         if number > 0 {
             text.push(',');
         }
-        match value {
-            Some(value) => put_one(text, value),
+        match element {
+            Some(element) => put_element(text, column.kind(), element),
             None => text.push_str("NULL"),
         }
     }
     // Writing to a string does not fail.
-    let _ = write!(text, "]::{of}[]");
+    let _ = write!(text, "]::{}[]", type_name(column.kind()));
 }
 
-fn put_number(text: &mut String, value: &impl std::fmt::Display) {
+fn type_name(kind: ElementKind) -> &'static str {
+    match kind {
+        ElementKind::Bytes => "bytea",
+        ElementKind::Text => "text",
+        ElementKind::Number => "bigint",
+        ElementKind::Short => "smallint",
+        ElementKind::Place => "tid",
+    }
+}
+
+fn put_element(text: &mut String, kind: ElementKind, element: &[u8]) {
+    match kind {
+        ElementKind::Bytes => put_bytes(text, element),
+        ElementKind::Text => put_text(text, &String::from_utf8_lossy(element)),
+        ElementKind::Number => put_number(text, element.try_into().map_or(0, i64::from_be_bytes)),
+        ElementKind::Short => {
+            put_number(text, element.try_into().map_or(0, i16::from_be_bytes).into());
+        }
+        ElementKind::Place => put_place(text, element),
+    }
+}
+
+fn put_number(text: &mut String, number: i64) {
     // In brackets, for the sign.
-    let _ = write!(text, "({value})");
+    let _ = write!(text, "({number})");
 }
 
-fn put_bytes(text: &mut String, value: &Vec<u8>) {
+fn put_place(text: &mut String, place: &[u8]) {
+    let Some((page, number)) = place.split_first_chunk() else { return };
+    let page = u32::from_be_bytes(*page);
+    let number = number.try_into().map_or(0, u16::from_be_bytes);
+    let _ = write!(text, "'({page},{number})'");
+}
+
+fn put_bytes(text: &mut String, bytes: &[u8]) {
     // The escapes of `E` mean the same whatever the server's settings are.
     text.push_str("E'\\\\x");
-    for byte in value {
+    for byte in bytes {
         let _ = write!(text, "{byte:02x}");
     }
     text.push('\'');
@@ -183,17 +185,25 @@ mod tests {
 
     #[test]
     fn parameters_stand_in_their_places() {
-        let columns = [
-            Column::Bytes(vec![vec![0, 0xab]]),
-            Column::MaybeNumbers(vec![Some(-7), None]),
-            Column::MaybeTexts(vec![Some("it's \\ $1".into())]),
-        ];
-        let mut many: Vec<Column> = columns.into();
-        many.extend((4..=11).map(|number| Column::Shorts(vec![number])));
+        let mut bytes = Column::of_bytes();
+        bytes.push(&[0, 0xab]);
+        let mut numbers = Column::of_numbers();
+        numbers.push_number(-7);
+        numbers.push_null();
+        let mut texts = Column::of_texts();
+        texts.push(b"it's \\ $1");
+        let mut places = Column::of_places();
+        places.push(&[0, 0, 1, 2, 0, 7]);
+        let mut many = vec![bytes, numbers, texts, places];
+        many.extend((5..=11).map(|number: i16| {
+            let mut shorts = Column::of_shorts();
+            shorts.push_short(number);
+            shorts
+        }));
         assert_eq!(
-            with_literals("f($1, $2, $3, $11, $1)", &many),
+            with_literals("f($1, $2, $3, $11, $1, $4)", &many),
             "f(ARRAY[E'\\\\x00ab']::bytea[], ARRAY[(-7),NULL]::bigint[], ARRAY[E'it\\'s \\\\ $1']::text[], \
-             ARRAY[(11)]::smallint[], ARRAY[E'\\\\x00ab']::bytea[])"
+             ARRAY[(11)]::smallint[], ARRAY[E'\\\\x00ab']::bytea[], ARRAY['(258,7)']::tid[])"
         );
     }
 }

@@ -41,6 +41,7 @@
 
 mod backend;
 mod carry;
+mod column;
 mod columns;
 mod connect;
 mod fault;

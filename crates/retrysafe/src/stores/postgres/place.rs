@@ -6,9 +6,8 @@
 
 use std::error::Error;
 
-use bytes::{BufMut as _, BytesMut};
 use retrysafe_core::scope::Id;
-use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+use tokio_postgres::types::{FromSql, Type, accepts};
 
 use crate::id_map::IdMap;
 
@@ -17,7 +16,7 @@ const PLACES_MAX: usize = 16_384;
 
 /// A row's place in its table: the number of a page, and a number in the page. As the server sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place([u8; 6]);
+pub(super) struct Place([u8; 6]);
 
 impl<'a> FromSql<'a> for Place {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
@@ -27,14 +26,10 @@ impl<'a> FromSql<'a> for Place {
     accepts!(TID);
 }
 
-impl ToSql for Place {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        out.put_slice(&self.0);
-        Ok(IsNull::No)
+impl Place {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
-
-    accepts!(TID);
-    to_sql_checked!();
 }
 
 /// Where records lie that were begun lately.

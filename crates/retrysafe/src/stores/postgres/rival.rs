@@ -69,7 +69,7 @@ impl Lane {
                 return self.unread(Batch { jobs, followers, ..Batch::default() }, fault);
             }
         };
-        let (mut over, mut mends) = (Vec::new(), Changes::default());
+        let (mut over, mut mends) = (Vec::new(), Changes::none());
         let mut again = Vec::new();
         for job in jobs {
             let behind = followers.remove(&job.id()).unwrap_or_default();

@@ -26,10 +26,6 @@ pub trait Cells {
     fn short(&self, at: usize) -> Option<i16>;
     fn number(&self, at: usize) -> Option<i64>;
     fn bytes(&self, at: usize) -> Option<&[u8]>;
-    /// Only the store's own connections are told one.
-    fn place(&self, _: usize) -> Option<Place> {
-        None
-    }
 }
 
 /// What one row of a read says.
@@ -123,25 +119,52 @@ impl Written {
         }
     }
 
-    /// Reads the rows of a write.
+    /// Reads the rows of `change_v1`, `begin_in_v1` and `change_in_v1`.
     pub(super) fn read<'a, C: Cells + 'a>(rows: impl Iterator<Item = &'a C>) -> Option<Self> {
         let mut written = Self::default();
         for row in rows {
             let number = row.number(1)?;
             match row.bytes(0) {
                 Some(id) => {
-                    let id = Id::from_bytes(id.try_into().ok()?);
-                    let version = u64::try_from(number).ok()?;
-                    written.done.insert(id, (time(row.number(2)?), version));
-                    if let Some(place) = row.place(3) {
-                        written.places.push((id, version, place));
-                    }
+                    written.note(id, time(row.number(2)?), number)?;
                 }
-                None if number == UNOBSERVED => written.hold = Some(Hold::Unobserved),
-                None => written.hold = Some(Hold::Until(time(number))),
+                None => written.hold = Some(Hold::read(number)),
             }
         }
         Some(written)
+    }
+
+    /// Reads the one row of `write_v1`.
+    pub(super) fn read_arrays(row: &tokio_postgres::Row) -> Option<Self> {
+        let now = time(row.number(0)?);
+        let hold = row.try_get::<_, Option<i64>>(1).ok()?.map(Hold::read);
+        let ids: Vec<&[u8]> = row.try_get::<_, Option<_>>(2).ok()?.unwrap_or_default();
+        let versions: Vec<i64> = row.try_get::<_, Option<_>>(3).ok()?.unwrap_or_default();
+        let places: Vec<Option<Place>> = row.try_get::<_, Option<_>>(4).ok()?.unwrap_or_default();
+        if ids.len() != versions.len() || ids.len() != places.len() {
+            return None;
+        }
+        let mut written = Self { hold, ..Self::default() };
+        for ((id, version), place) in ids.into_iter().zip(versions).zip(places) {
+            let (id, version) = written.note(id, now, version)?;
+            written.places.extend(place.map(|place| (id, version, place)));
+        }
+        Some(written)
+    }
+
+    /// This record was written, and is of this version now.
+    fn note(&mut self, id: &[u8], now: Time, version: i64) -> Option<(Id, u64)> {
+        let id = Id::from_bytes(id.try_into().ok()?);
+        let version = u64::try_from(version).ok()?;
+        self.done.insert(id, (now, version));
+        Some((id, version))
+    }
+}
+
+impl Hold {
+    /// What `hold_v1` says.
+    fn read(number: i64) -> Self {
+        if number == UNOBSERVED { Self::Unobserved } else { Self::Until(time(number)) }
     }
 }
 
@@ -247,9 +270,6 @@ fn answer(status: Option<i16>, lines: Option<&[u8]>, body: Option<&[u8]>) -> Opt
 }
 
 impl Cells for tokio_postgres::Row {
-    fn place(&self, at: usize) -> Option<Place> {
-        self.try_get(at).ok().flatten()
-    }
     fn short(&self, at: usize) -> Option<i16> {
         self.try_get(at).ok().flatten()
     }

@@ -12,23 +12,20 @@ use tokio::sync::OnceCell;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row, Statement as Prepared};
 
-use super::columns::{Changes, Column};
+use super::column::Column;
+use super::columns::Changes;
 use super::connect::Wire;
-use super::place::Place;
 use super::settings::Expiry;
 
 impl Wire {
-    /// Writes a batch of begins, settles and new attempts. `places` says where the records of the last two lie, as far as that is known.
+    /// Writes a batch of begins, settles and new attempts.
     pub(super) async fn write(
         &self,
         lock_within: Duration,
-        columns: impl IntoIterator<Item = Column>,
-        places: &[Option<Place>],
+        columns: &[Column],
     ) -> Result<Vec<Row>, Error> {
-        let columns: Vec<Column> = columns.into_iter().collect();
         let lock_ms = lock_ms(lock_within);
-        let mut parameters = self.parameters(&lock_ms, &columns);
-        parameters.push((&places, Type::TID_ARRAY));
+        let parameters = self.parameters(&lock_ms, columns);
         self.call(&self.named.write, include_str!("sql/write.sql"), &parameters).await
     }
 
@@ -36,10 +33,10 @@ impl Wire {
     pub(super) async fn change(
         &self,
         lock_within: Duration,
-        columns: [Column; 18],
+        columns: &[Column],
     ) -> Result<Vec<Row>, Error> {
         let lock_ms = lock_ms(lock_within);
-        let parameters = self.parameters(&lock_ms, &columns);
+        let parameters = self.parameters(&lock_ms, columns);
         self.client.query_typed(include_str!("sql/change.sql"), &parameters).await
     }
 

@@ -35,7 +35,8 @@ use retrysafe_core::store::{
 use tokio_postgres::types::{ToSql, Type};
 
 use super::carry::{damaged, held_by_another};
-use super::columns::{Begins, Changes, Column};
+use super::column::Column;
+use super::columns::{Begins, Changes};
 use super::rival::is_grant;
 use super::row::{Cells, Found, Hold, Loaded, Written};
 use super::settings::Expiry;
@@ -73,7 +74,7 @@ impl<T: ApplicationTransaction> Transactional<T> for PostgresStore {
         tx.check().await?;
         let id = first.id;
         for attempt in 0..TRIES_MAX {
-            let mut begins = Begins::default();
+            let mut begins = Begins::none();
             begins.push(&first);
             let written = write_in(tx, include_str!("sql/begin_in.sql"), &begins.columns()).await?;
             if let Some((now, version)) = written.done.get(&id) {
@@ -109,7 +110,7 @@ impl<T: ApplicationTransaction> Transactional<T> for PostgresStore {
     ) -> Result<Stamped<Swapped>, StoreError> {
         tx.check().await?;
         for _ in 0..TRIES_MAX {
-            let mut changes = Changes::default();
+            let mut changes = Changes::none();
             changes.push(&from, &write);
             let sql = include_str!("sql/change_in.sql");
             let written = write_in(tx, sql, &changes.columns()).await?;
@@ -143,14 +144,16 @@ impl<T: ApplicationTransaction> Transactional<T> for PostgresStore {
     async fn guard_in(&self, tx: &mut T, id: Id, fence: Fence) -> Result<(), StoreError> {
         tx.check().await?;
         let sql = "SELECT retrysafe.guard_v1(($1::bytea[])[1], ($2::bigint[])[1])";
-        let fence = Column::Numbers(vec![fence.0.cast_signed()]);
-        tx.ask(sql, &[name(id), fence]).await.map(drop)
+        let mut fences = Column::of_numbers();
+        fences.push_number(fence.0.cast_signed());
+        tx.ask(sql, &[name(id), fences]).await.map(drop)
     }
 
     async fn refuse_in(&self, tx: &mut T, why: &str) {
         // The statement is there to fail: from here on the server accepts nothing but a rollback.
-        let why = Column::MaybeTexts(vec![Some(why.to_owned())]);
-        let _ = tx.ask("SELECT retrysafe.refuse_v1(($1::text[])[1])", &[why]).await;
+        let mut reasons = Column::of_texts();
+        reasons.push(why.as_bytes());
+        let _ = tx.ask("SELECT retrysafe.refuse_v1(($1::text[])[1])", &[reasons]).await;
     }
 }
 
@@ -170,7 +173,9 @@ async fn load_in<T: ApplicationTransaction>(tx: &mut T, id: Id) -> Result<Loaded
 }
 
 fn name(id: Id) -> Column {
-    Column::Bytes(vec![id.as_bytes().to_vec()])
+    let mut names = Column::of_bytes();
+    names.push(id.as_bytes());
+    names
 }
 
 impl PostgresStore {

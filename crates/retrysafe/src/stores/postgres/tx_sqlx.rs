@@ -4,11 +4,14 @@
 //! because it was borrowed from a transaction; one that is in none is refused.
 
 use retrysafe_core::store::{StoreError, StoreErrorKind};
-use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgArgumentBuffer, PgArguments, PgConnection, PgRow, PgTypeInfo};
 use sqlx::query::Query;
-use sqlx::{Executor as _, Postgres, Transaction};
+use sqlx::{Encode, Executor as _, Postgres, Transaction, Type};
 
-use super::columns::Column;
+use super::column::{Column, ElementKind};
 use super::tx::{ApplicationTransaction, sealed::Joined};
 
 impl ApplicationTransaction for Transaction<'_, Postgres> {}
@@ -48,17 +51,31 @@ impl Joined for PgConnection {
     }
 }
 
-fn bind(sql: &'static str, columns: &[Column]) -> Query<'static, Postgres, PgArguments> {
+fn bind<'c>(sql: &'static str, columns: &'c [Column]) -> Query<'c, Postgres, PgArguments> {
     let query = sqlx::query(sql).persistent(false);
-    columns.iter().fold(query, |query, column| match column {
-        Column::Bytes(values) => query.bind(values.clone()),
-        Column::MaybeBytes(values) => query.bind(values.clone()),
-        Column::MaybeTexts(values) => query.bind(values.clone()),
-        Column::Numbers(values) => query.bind(values.clone()),
-        Column::MaybeNumbers(values) => query.bind(values.clone()),
-        Column::Shorts(values) => query.bind(values.clone()),
-        Column::MaybeShorts(values) => query.bind(values.clone()),
-    })
+    columns.iter().fold(query, |query, column| query.bind(column))
+}
+
+impl Type<Postgres> for Column {
+    /// Each column says for itself of what it is.
+    fn type_info() -> PgTypeInfo {
+        type_of(ElementKind::Bytes)
+    }
+}
+
+impl Encode<'_, Postgres> for Column {
+    fn encode_by_ref(&self, out: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        self.put(&mut **out);
+        Ok(IsNull::No)
+    }
+
+    fn produces(&self) -> Option<PgTypeInfo> {
+        Some(type_of(self.kind()))
+    }
+}
+
+fn type_of(kind: ElementKind) -> PgTypeInfo {
+    PgTypeInfo::with_oid(Oid(kind.array_type().oid()))
 }
 
 /// Nothing in a transaction that is not committed is applied, whatever the failure was.

@@ -338,9 +338,10 @@ END
 $$;
 
 -- The common writes of a batch in one statement: begins of records that do not exist (`b_`), and
--- settles and new attempts of records whose version is still the one that was read (`s_`). A row says
--- that this id was written; an id without a row was not, and whoever wants to know why reads it. A row
--- without an id has what stands in the way, as retrysafe.hold_v1 says it, in the place of the version.
+-- settles and new attempts of records whose version is still the one that was read (`s_`). One row says
+-- which `ids` were written, and for each its version and its place; an id that is missing was not written,
+-- and whoever wants to know why reads it. `held` is what stands in the way, as retrysafe.hold_v1 says it. A row for
+-- each record would cost both sides more than the arrays do.
 --
 -- The caller names each id once and sorts them, and begins are written before settles, so that two
 -- batches wait for each other in one order only.
@@ -358,18 +359,16 @@ CREATE FUNCTION retrysafe.write_v1(
     s_states smallint[], s_lengths bigint[], s_details bytea[], s_timelines bytea[],
     s_statuses smallint[], s_headers bytea[], s_bodies bytea[], s_sums bigint[], s_places tid[] DEFAULT '{}'
 )
-RETURNS TABLE (id bytea, version bigint, now_ms bigint, place tid)
+RETURNS TABLE (now_ms bigint, held bigint, ids bytea[], versions bigint[], places tid[])
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
-DECLARE
-    held bigint;
 BEGIN
     IF lock_ms IS NOT NULL THEN
         PERFORM retrysafe.set_up_v1(sync, lock_ms);
     END IF;
     held := retrysafe.hold_v1();
     IF held = -1 THEN
-        RETURN QUERY SELECT NULL::bytea, held, retrysafe.now_ms(), NULL::tid;
+        RETURN QUERY SELECT retrysafe.now_ms(), held, NULL::bytea[], NULL::bigint[], NULL::tid[];
         RETURN;
     END IF;
     RETURN QUERY
@@ -423,16 +422,18 @@ BEGIN
         -- What is settled is not written again.
         RETURNING r.id, r.version, CASE WHEN r.state = 0 THEN r.ctid END AS place
     )
-    SELECT b.id, b.version, c.t, b.place FROM clock c, begun b
-    UNION ALL
-    SELECT s.id, s.version, c.t, s.place FROM clock c, settled s
-    UNION ALL
-    SELECT NULL, held, c.t, NULL FROM clock c WHERE held IS NOT NULL;
+    SELECT c.t, held, w.ids, w.versions, w.places
+    FROM clock c, (
+        SELECT array_agg(a.id) AS ids, array_agg(a.version) AS versions, array_agg(a.place) AS places
+        FROM (SELECT * FROM begun UNION ALL SELECT * FROM settled) a
+    ) w;
 END
 $$;
 
 -- All other writes to records whose version is still the one that was read: renewals, heads of
--- answers, doubts, verdicts, lookups, ended retentions. Rows say what was written, as above.
+-- answers, doubts, verdicts, lookups, ended retentions. A row says that this id was written; an id
+-- without a row was not. A row without an id has what stands in the way, as retrysafe.hold_v1 says it, in
+-- the place of the version.
 --
 -- `sinces` is NULL for now; `lengths` count from now, up to `untils` where both are given. The last
 -- moment of a timeline has `last_fences` and `last_ats`, or, where those are NULL, happens now. What
@@ -604,8 +605,14 @@ BEGIN
     IF NOT retrysafe.is_free_v1(ids[1]) THEN
         RAISE EXCEPTION 'retrysafe: another transaction holds the record' USING ERRCODE = '55P03';
     END IF;
-    RETURN QUERY SELECT w.id, w.version, w.now_ms FROM retrysafe.write_v1(NULL, NULL, ids, requests, ttls, leases, details,
-        timelines, sums, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') w;
+    RETURN QUERY SELECT n.id, n.version, w.now_ms
+    FROM retrysafe.write_v1(NULL, NULL, ids, requests, ttls, leases, details, timelines, sums,
+            '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') w,
+        LATERAL (
+            SELECT u.id, u.version FROM unnest(w.ids, w.versions) AS u (id, version)
+            UNION ALL
+            SELECT NULL, w.held WHERE w.held IS NOT NULL
+        ) n;
 END
 $$;
 

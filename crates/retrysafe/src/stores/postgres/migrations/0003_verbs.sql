@@ -315,27 +315,19 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_has
 SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     written record;
-    held    bigint;
 BEGIN
     FOR attempt IN 1..2 LOOP
-        held := NULL;
-        FOR written IN SELECT * FROM retrysafe.write_v1(NULL, NULL, ARRAY[record_id], ARRAY[request],
+        SELECT * INTO written FROM retrysafe.write_v1(NULL, NULL, ARRAY[record_id], ARRAY[request],
             ARRAY[ttl_ms], ARRAY[lease_ms], ARRAY[detail], ARRAY[timeline],
             ARRAY[retrysafe.sum_of(record_id, 0::smallint, NULL, request, detail, timeline, NULL, NULL)],
-            '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')
-        LOOP
-            IF written.id IS NOT NULL THEN
-                RETURN true;
-            END IF;
-            held := written.version;
-        END LOOP;
-        EXIT WHEN held IS DISTINCT FROM -1;
+            '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}');
+        EXIT WHEN written.held IS DISTINCT FROM -1;
         PERFORM retrysafe.observe_here();
     END LOOP;
-    IF held IS NOT NULL THEN
-        PERFORM retrysafe.refuse_held(held);
+    IF written.ids IS NULL AND written.held IS NOT NULL THEN
+        PERFORM retrysafe.refuse_held(written.held);
     END IF;
-    RETURN false;
+    RETURN written.ids IS NOT NULL;
 END
 $$;
 

@@ -5,9 +5,6 @@
 //! only the server knows of the reset, and it drops a request that waits: so the reader waits for one turn, unless the body says itself that
 //! it has ended.
 
-use std::future::poll_fn;
-use std::task::Poll;
-
 use http::Version;
 use http_body::Body as HttpBody;
 
@@ -15,7 +12,7 @@ use http_body::Body as HttpBody;
 pub(super) enum BodyEnd {
     /// It is whole.
     Whole,
-    /// It is whole, unless the request is dropped within [one turn](wait_a_turn).
+    /// It is whole, unless the request is dropped within [one turn](crate::wait_a_turn).
     WholeAfterATurn,
     /// It was cut off.
     Cut,
@@ -34,23 +31,10 @@ impl BodyEnd {
     }
 }
 
-/// Lets the server have its turn.
-pub(super) async fn wait_a_turn() {
-    let mut has_waited = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
-    use std::task::Context;
+    use std::task::{Context, Poll};
 
     use bytes::Bytes;
     use http_body::{Frame, SizeHint};

@@ -15,8 +15,9 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::arriving::{BodyEnd, wait_a_turn};
+use super::arriving::BodyEnd;
 use super::memory::Hold;
+use crate::wait_a_turn::wait_a_turn;
 
 /// How much room a body of several pieces has at first.
 const ROOM_BYTES_MIN: usize = 16 << 10;

@@ -27,6 +27,7 @@ use super::store::{
 };
 use super::tell::{Ended, Heard, Teller};
 use crate::layer::BootMoment;
+use crate::wait_a_turn::wait_a_turn;
 
 /// How long a worker waits before it looks again, where it found nothing: the first time, and at the most.
 const LOOK_MIN: Duration = Duration::from_millis(100);
@@ -189,7 +190,7 @@ impl<S: EffectStore> KindWorker<S> {
     async fn note_others_that_end_now(&self, under_way: &mut UnderWay) {
         loop {
             let left = under_way.tasks.len();
-            tokio::task::yield_now().await;
+            wait_a_turn().await;
             while let Some(joined) = under_way.tasks.try_join_next_with_id() {
                 self.note(under_way, joined);
             }

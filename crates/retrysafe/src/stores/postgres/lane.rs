@@ -9,10 +9,8 @@
 //! processes take their locks in one order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use retrysafe_core::scope::Id;
@@ -24,6 +22,7 @@ use super::job::{Ask, Job, JobKind};
 use super::place::Places;
 use super::settings::Settings;
 use crate::stores::quarantine::HeldUntil;
+use crate::wait_a_turn::wait_a_turn;
 
 /// The most operations in one batch. Larger ones gain little and make everybody in them wait longer.
 const BATCH_MAX: usize = 256;
@@ -127,7 +126,7 @@ impl Lane {
             }
         }
         if self.waiting.len() < BATCH_MAX {
-            go_to_the_end_of_the_queue().await;
+            wait_a_turn().await;
         }
         while self.waiting.len() < BATCH_MAX {
             match self.queue.try_recv() {
@@ -233,19 +232,4 @@ impl Lane {
             }
         }
     }
-}
-
-/// Lets every task run that is ready to run. Not by `tokio::task::yield_now`: that sets the task aside for the thread it runs on, and if the next task
-/// blocks the thread, no other thread can take it over.
-async fn go_to_the_end_of_the_queue() {
-    let mut has_waited = false;
-    poll_fn(|context| {
-        if has_waited {
-            return Poll::Ready(());
-        }
-        has_waited = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

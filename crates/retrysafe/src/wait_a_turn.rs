@@ -1,4 +1,4 @@
-//! How does a task let everybody run first who is ready to?
+//! How does a task let others run first who are ready to?
 //!
 //! Not by `tokio::task::yield_now`: that sets the task aside for the thread that it runs on, and if the next task blocks the thread, no other
 //! thread can take it over.

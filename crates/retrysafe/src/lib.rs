@@ -44,7 +44,6 @@ pub mod stores;
 pub mod transactions;
 #[cfg(feature = "layer")]
 pub mod upkeep;
-#[cfg(any(feature = "layer", feature = "postgres"))]
 mod wait_a_turn;
 #[cfg(feature = "webhooks")]
 pub mod webhooks;

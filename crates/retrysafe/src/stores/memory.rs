@@ -21,7 +21,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 
 use retrysafe_core::flow::FlowProgress;
 use retrysafe_core::record::{Answer, First, Moment, Record, State, Write};
@@ -35,6 +34,7 @@ use retrysafe_core::time::Time;
 use super::clock::Clock;
 use super::watchers::Watchers;
 use crate::id_map::IdMap;
+use crate::wait_a_turn::wait_a_turn;
 
 /// How many records a store holds unless told otherwise: about half a gigabyte of small answers.
 pub const RECORDS_MAX: usize = 1_000_000;
@@ -262,7 +262,7 @@ impl Store for MemoryStore {
                     page.next = Some(place.cursor());
                     return Ok(Stamped { now, value: page });
                 }
-                Rest::More => step_aside().await,
+                Rest::More => wait_a_turn().await,
                 Rest::Nothing if place.shard + 1 == SHARDS => {
                     return Ok(Stamped { now, value: page });
                 }
@@ -279,7 +279,7 @@ impl Store for MemoryStore {
             let taken = self.shard_at(at).reap(self.clock.now(), room);
             self.records.fetch_sub(taken, Ordering::Relaxed);
             reaped += taken;
-            if taken < room { at += 1 } else { step_aside().await }
+            if taken < room { at += 1 } else { wait_a_turn().await }
         }
         Ok(Stamped { now: self.clock.now(), value: reaped })
     }
@@ -463,19 +463,6 @@ impl Place {
                 .because("the cursor is of another store")
         })
     }
-}
-
-/// Lets other tasks of this thread run, once, with no shard locked.
-async fn step_aside() {
-    let mut aside = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut aside, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]
